@@ -1,0 +1,1 @@
+"""Continual learning by orthogonal projection."""

@@ -1,0 +1,42 @@
+"""The errors users see: what was expected, what came, and what to do."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class OrthoclError(Exception):
+    """Any error that a user can do something about. The command line prints it without a traceback."""
+
+
+class DataError(OrthoclError):
+    """Data that cannot be used: missing, corrupt, of the wrong shape or type, or out of range."""
+
+
+class UnsupportedError(OrthoclError):
+    """A method, model and optimizer that cannot keep their promise together, with the reason."""
+
+
+class SettingsError(OrthoclError):
+    """A setting with an unknown name or an impossible value."""
+
+
+class TrainingError(OrthoclError):
+    """Training went wrong: a loss that is not finite, a hook called out of order."""
+
+
+class StoreError(OrthoclError):
+    """A record or checkpoint that cannot be read or written."""
+
+
+def unknown_name(kind: str, name: str, choices: Iterable[str]) -> SettingsError:
+    """An error for a name nobody knows, with the nearest known one first.
+
+    >>> print(unknown_name("method", "odg", ["ogd", "sgd"]))
+    unknown method 'odg': did you mean 'ogd'? The choices are: ogd, sgd
+    """
+    known = sorted(choices)
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    hint = f"did you mean {near[0]!r}? " if near else ""
+    return SettingsError(f"unknown {kind} {name!r}: {hint}The choices are: {', '.join(known)}")

@@ -1,0 +1,69 @@
+"""Output heads: one trunk, one head per task (or one for all), chosen by name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from torch import Tensor, nn
+
+from orthocl.errors import SettingsError, unknown_name
+
+
+class MultiHead(nn.Module):
+    """A trunk with named linear heads; `forward` uses the selected one.
+
+    The trunk is any module with a `features` attribute: the size of its output.
+
+    >>> import torch
+    >>> from orthocl.nets.mlp import MLP
+    >>> model = MultiHead(MLP((4,), hidden=(8,)), {"cats": 2, "dogs": 3})
+    >>> model.select("dogs")
+    >>> model(torch.zeros(5, 4)).shape
+    torch.Size([5, 3])
+    """
+
+    def __init__(self, trunk: nn.Module, heads: Mapping[str, int]):
+        super().__init__()
+        features = getattr(trunk, "features", None)
+        if not isinstance(features, int):
+            raise SettingsError(
+                f"{type(trunk).__name__} has no integer attribute `features` (the size of its output), "
+                "which a multi-head network needs: set it in the trunk's __init__"
+            )
+        if not heads:
+            raise SettingsError("a multi-head network needs at least one head: {name: outputs}")
+        self.trunk = trunk
+        # Head names may hold dots, which module names may not: the order of `names` is the key.
+        self.names = list(heads)
+        self.heads = nn.ModuleList(nn.Linear(features, outputs) for outputs in heads.values())
+        self.selected = self.names[0]
+
+    def select(self, head: str) -> None:
+        """Use this head from now on."""
+        if head not in self.names:
+            raise unknown_name("head", head, self.names)
+        self.selected = head
+
+    def head_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
+        """Parameters of all heads with their full names: they are never projected."""
+        return ((f"heads.{name}", parameter) for name, parameter in self.heads.named_parameters())
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Outputs of the selected head."""
+        output: Tensor = self.heads[self.names.index(self.selected)](self.trunk(inputs))
+        return output
+
+
+@contextmanager
+def use_head(model: nn.Module, head: str) -> Iterator[None]:
+    """Select a head for a while; does nothing on a model that has no heads to select."""
+    if not isinstance(model, MultiHead):
+        yield
+        return
+    before = model.selected
+    model.select(head)
+    try:
+        yield
+    finally:
+        model.select(before)
