@@ -12,6 +12,8 @@ from typing import Literal, overload
 
 from torch import Tensor
 
+from orthocl.errors import SettingsError
+
 Kind = Literal["classification", "regression"]
 
 
@@ -55,7 +57,7 @@ class Task:
     kind: Kind = "classification"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class Stream(ABC, Sequence[Task]):
     """An ordered sequence of tasks. Tasks are made on demand and hold views, not copies, of the data.
 
@@ -77,6 +79,11 @@ class Stream(ABC, Sequence[Task]):
     def task(self, number: int) -> Task:
         """The task at position `number`, counted from 1."""
 
+    def check_number(self, number: int) -> None:
+        """Refuse a task number that the stream does not have."""
+        if not 1 <= number <= len(self):
+            raise SettingsError(f"stream {self.name!r} has tasks 1 to {len(self)}, no task {number}")
+
     @overload
     def __getitem__(self, index: int) -> Task: ...
     @overload
@@ -90,3 +97,9 @@ class Stream(ABC, Sequence[Task]):
 
     def __iter__(self) -> Iterator[Task]:
         return (self.task(number) for number in range(1, len(self) + 1))
+
+
+def check_tasks(tasks: int) -> None:
+    """Refuse an impossible number of tasks."""
+    if tasks < 1:
+        raise SettingsError(f"a stream needs at least one task, got tasks={tasks}")

@@ -1,0 +1,234 @@
+"""Streams of a user's own data: arrays, tensors or torch Datasets, one pair per task. Regression too."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence, Sized
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset, TensorDataset
+
+from orthocl.errors import DataError, SettingsError, unknown_name
+from orthocl.streams.base import Kind, Split, Stream, Task
+from orthocl.streams.checks import Array, check_outputs, checked_samples, needed_outputs, target_kind
+from orthocl.streams.images import stream_fingerprint
+
+Heads = Literal["shared", "per-task"]
+
+
+class TensorSplit(Split):
+    """Samples that are already tensors, ready for the network."""
+
+    def __init__(self, inputs: Tensor, targets: Tensor):
+        self.tensor = inputs
+        self.targets = targets
+
+    def inputs(self, index: Tensor | slice | None = None) -> Tensor:
+        """The inputs of the samples in `index`: views where indexing gives views."""
+        return self.tensor if index is None else self.tensor[index]
+
+
+class DatasetSplit(Split):
+    """Any map-style torch Dataset of (input, target) pairs as a split, without copying it.
+
+    Samples are read when asked for; targets, when first needed, by reading each sample once.
+
+    >>> data = TensorDataset(torch.arange(6.0).view(3, 2), torch.tensor([0, 1, 0]))
+    >>> DatasetSplit(data).inputs(torch.tensor([2]))
+    tensor([[4., 5.]])
+    """
+
+    def __init__(self, dataset: Dataset[Any]):
+        if not isinstance(dataset, Sized) or not hasattr(dataset, "__getitem__"):
+            raise DataError(
+                f"{type(dataset).__name__} has no length or no items: give a map-style torch Dataset "
+                "(read an iterable one into a TensorDataset first)"
+            )
+        self.dataset = dataset
+        self._tensors = _plain_tensors(dataset)
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    @cached_property
+    def targets(self) -> Tensor:  # type: ignore[override]  # read once, when first asked for
+        """Targets of all samples."""
+        if self._tensors is not None:
+            return self._tensors[1]
+        return _stack([self._item(position)[1] for position in range(len(self))], "target")
+
+    def inputs(self, index: Tensor | slice | None = None) -> Tensor:
+        """Inputs of the samples in `index`, stacked; integers become floats."""
+        return self.samples(index)[0]
+
+    def samples(self, index: Tensor | slice | None = None) -> tuple[Tensor, Tensor]:
+        """Inputs and targets of the samples in `index`, each item read once."""
+        if self._tensors is not None:
+            inputs, targets = self._tensors if index is None else (each[index] for each in self._tensors)
+        else:
+            positions = torch.arange(len(self))
+            chosen = positions if index is None else positions[index]
+            items = [self._item(position) for position in chosen.tolist()]
+            inputs = _stack([item[0] for item in items], "input")
+            targets = _stack([item[1] for item in items], "target")
+        return inputs if inputs.is_floating_point() else inputs.to(torch.get_default_dtype()), targets
+
+    def _item(self, position: int) -> tuple[Any, Any]:
+        item = self.dataset[position]
+        if not isinstance(item, (tuple, list)) or len(item) != 2:
+            raise DataError(
+                f"item {position} of the data set is {type(item).__name__}, not a pair (input, target)"
+            )
+        return item[0], item[1]
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class ArrayStream(Stream):
+    """Made by `from_arrays` and its kin."""
+
+    tasks: tuple[Task, ...]
+
+    def __len__(self) -> int:
+        return len(self.tasks)
+
+    def task(self, number: int) -> Task:
+        """The task at position `number`."""
+        self.check_number(number)
+        return self.tasks[number - 1]
+
+
+def from_arrays(
+    tasks: Sequence[tuple[Array, Array, Array, Array]],
+    *,
+    heads: Heads = "shared",
+    kind: Kind | None = None,
+    outputs: int | Sequence[int] | None = None,
+    names: Sequence[str] | None = None,
+    name: str = "arrays",
+    dtype: torch.dtype = torch.float32,
+) -> ArrayStream:
+    """A stream of your own arrays: for each task (x_train, y_train, x_test, y_test).
+
+    Args:
+        tasks: NumPy arrays or tensors. Inputs are converted to `dtype`, without scaling; class labels are
+            integers from 0; regression targets are floats, (samples,) or (samples, outputs).
+        heads: "shared" (all tasks have the same outputs) or "per-task" (each its own head).
+        kind: "classification" or "regression"; by default what the dtype of the first targets says.
+        outputs: number of classes or of regression outputs, one for all or one per task; by default counted.
+        names: names of the tasks.
+        name: name of the stream.
+        dtype: of the inputs and of regression targets.
+
+    Raises:
+        DataError: for data that training would stumble over; it names the task.
+
+    >>> import numpy as np
+    >>> x, y = np.eye(4), np.array([0, 1, 2, 0])
+    >>> stream = from_arrays([(x, y, x, y), (x[:, ::-1], y, x[:, ::-1], y)])
+    >>> len(stream), stream.input_shape, dict(stream.heads)
+    (2, (4,), {'main': 3})
+    """
+    _check_settings(len(tasks), heads, kind, names)
+    splits: list[tuple[TensorSplit, TensorSplit]] = []
+    for number, arrays in enumerate(tasks, start=1):
+        if not isinstance(arrays, (tuple, list)) or len(arrays) != 4:
+            raise DataError(f"task {number}: expected (x_train, y_train, x_test, y_test)")
+        train = TensorSplit(*checked_samples(f"task {number}, train", *arrays[:2], kind, dtype))
+        # The first task decides for the rest, so that a stray dtype later is an error, not a second kind.
+        kind = target_kind(train.targets)
+        test = TensorSplit(*checked_samples(f"task {number}, test", *arrays[2:], kind, dtype))
+        splits.append((train, test))
+    sizes = _head_sizes(splits, heads, outputs)
+    shape = _input_shape(splits)
+    settings = {"kind": "arrays", "tasks": len(splits), "heads": heads, "targets": kind, "outputs": sizes}
+    made = tuple(
+        Task(
+            number,
+            names[number - 1] if names else f"task {number}",
+            train,
+            test,
+            head="main" if heads == "shared" else f"task-{number}",
+            outputs=sizes[number - 1],
+            kind=target_kind(train.targets),
+        )
+        for number, (train, test) in enumerate(splits, start=1)
+    )
+    return ArrayStream(
+        name=name,
+        input_shape=shape,
+        heads={task.head: task.outputs for task in made},
+        settings=settings,
+        fingerprint=stream_fingerprint(_hash(splits), settings),
+        tasks=made,
+    )
+
+
+def _check_settings(tasks: int, heads: str, kind: str | None, names: Sequence[str] | None) -> None:
+    if not tasks:
+        raise DataError("a stream needs at least one task: (x_train, y_train, x_test, y_test)")
+    if names is not None and len(names) != tasks:
+        raise SettingsError(f"{tasks} tasks need as many names, got {len(names)}")
+    if heads not in ("shared", "per-task"):
+        raise unknown_name("heads", heads, ("shared", "per-task"))
+    if kind not in (None, "classification", "regression"):
+        raise unknown_name("kind of task", str(kind), ("classification", "regression"))
+
+
+def _input_shape(splits: list[tuple[TensorSplit, TensorSplit]]) -> tuple[int, ...]:
+    shape = tuple(splits[0][0].tensor.shape[1:])
+    for number, pair in enumerate(splits, start=1):
+        for part, one in zip(("train", "test"), pair, strict=True):
+            if tuple(one.tensor.shape[1:]) != shape:
+                raise DataError(
+                    f"task {number}, {part}: inputs have shape {tuple(one.tensor.shape[1:])} per sample, "
+                    f"those of task 1 {shape}: one network sees them all, so they must agree"
+                )
+    return shape
+
+
+def _head_sizes(
+    splits: list[tuple[TensorSplit, TensorSplit]], heads: Heads, outputs: int | Sequence[int] | None
+) -> list[int]:
+    if outputs is None:
+        # A test label beyond the training labels is a class nobody learns: it fails the check below.
+        needed = [needed_outputs(train.targets) for train, _ in splits]
+        sizes = [max(needed)] * len(needed) if heads == "shared" else needed
+    else:
+        sizes = [outputs] * len(splits) if isinstance(outputs, int) else list(outputs)
+    if len(sizes) != len(splits):
+        raise SettingsError(f"{len(splits)} tasks need one number of outputs each, got {len(sizes)}")
+    if heads == "shared" and len(set(sizes)) > 1:
+        raise SettingsError(f"tasks with a shared head have equal outputs, got {sizes}: use heads='per-task'")
+    for number, (size, (train, test)) in enumerate(zip(sizes, splits, strict=True), start=1):
+        check_outputs(f"task {number}, train", train.targets, size)
+        check_outputs(f"task {number}, test", test.targets, size)
+    return sizes
+
+
+def _hash(splits: list[tuple[TensorSplit, TensorSplit]]) -> str:
+    digest = hashlib.sha256()
+    for pair in splits:
+        for one in pair:
+            for tensor in (one.tensor, one.targets):
+                digest.update(f"{tensor.dtype}{tuple(tensor.shape)}".encode())
+                digest.update(tensor.contiguous().numpy().data)
+    return digest.hexdigest()
+
+
+def _plain_tensors(dataset: object) -> tuple[Tensor, ...] | None:
+    # Exactly a TensorDataset: a subclass may do anything in __getitem__.
+    if type(dataset) is TensorDataset and len(dataset.tensors) == 2:
+        return dataset.tensors
+    return None
+
+
+def _stack(values: list[Any], what: str) -> Tensor:
+    tensors = [torch.as_tensor(value) for value in values]
+    shapes = {tuple(tensor.shape) for tensor in tensors}
+    if len(shapes) != 1:
+        raise DataError(f"each {what} of a data set must have the same shape, got {sorted(shapes)}")
+    return torch.stack(tensors)

@@ -1,0 +1,123 @@
+"""Checks of a user's arrays at construction: each error names the task, what is wrong and what to do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from orthocl.errors import DataError
+from orthocl.streams.base import Kind
+
+Array = Tensor | np.ndarray[Any, Any]
+
+
+def checked_samples(
+    where: str, x: Array, y: Array, kind: Kind | None, dtype: torch.dtype
+) -> tuple[Tensor, Tensor]:
+    """Inputs and targets as tensors fit for training.
+
+    Args:
+        where: the task and part, for the errors.
+        x: inputs, (samples, ...).
+        y: class labels (samples,) or regression targets (samples,) or (samples, outputs).
+        kind: what the targets are; None lets their dtype decide.
+        dtype: of the inputs and of regression targets.
+
+    Raises:
+        DataError: for anything that training would stumble over.
+    """
+    inputs, targets = _tensor(where, "inputs", x), _tensor(where, "targets", y)
+    if inputs.ndim < 2:
+        raise DataError(
+            f"{where}: inputs must be (samples, ...), got shape {tuple(inputs.shape)}: "
+            "reshape one number per sample to (samples, 1)"
+        )
+    if inputs.numel() == 0:
+        raise DataError(f"{where}: no values in inputs of shape {tuple(inputs.shape)}: leave the task out")
+    if targets.ndim == 0 or len(targets) != len(inputs):
+        raise DataError(
+            f"{where}: {len(inputs)} inputs but targets of shape {tuple(targets.shape)}: one target per input"
+        )
+    return _finite(where, "inputs", inputs.to(dtype)), _checked_targets(where, targets, kind, dtype)
+
+
+def target_kind(targets: Tensor) -> Kind:
+    """What checked targets are for: floats are regression, integers class labels."""
+    return "regression" if targets.is_floating_point() else "classification"
+
+
+def needed_outputs(targets: Tensor) -> int:
+    """Outputs that checked targets need."""
+    return targets.shape[1] if targets.is_floating_point() else int(targets.max()) + 1
+
+
+def check_outputs(where: str, targets: Tensor, outputs: int) -> None:
+    """Refuse targets that a head of this size cannot be trained on."""
+    need = needed_outputs(targets)
+    if target_kind(targets) == "regression":
+        if need != outputs:
+            raise DataError(f"{where}: targets have {need} columns, the head has outputs={outputs}")
+    elif need > outputs:
+        raise DataError(
+            f"{where}: class labels must be below outputs={outputs}, got {need - 1}: set outputs, or relabel"
+        )
+
+
+def _checked_targets(where: str, targets: Tensor, kind: Kind | None, dtype: torch.dtype) -> Tensor:
+    floating = targets.is_floating_point()
+    if kind == "regression" or (kind is None and floating):
+        if targets.ndim > 2 or targets.numel() == 0:
+            raise DataError(
+                f"{where}: regression targets must be (samples,) or (samples, outputs), "
+                f"got shape {tuple(targets.shape)}"
+            )
+        targets = _finite(where, "targets", targets.to(dtype))
+        return targets.unsqueeze(1) if targets.ndim == 1 else targets
+    if floating:
+        raise DataError(
+            f"{where}: class labels must be integers, got {targets.dtype}: convert them, "
+            "or set kind='regression'"
+        )
+    if targets.ndim != 1:
+        raise DataError(
+            f"{where}: class labels must be one integer per sample, got shape {tuple(targets.shape)}: "
+            "take argmax(1) of one-hot labels"
+        )
+    if int(targets.min()) < 0:
+        raise DataError(f"{where}: class labels must count from 0, got {int(targets.min())}")
+    return targets.to(torch.int64)
+
+
+def _finite(where: str, what: str, tensor: Tensor) -> Tensor:
+    if not bool(tensor.isfinite().all()):
+        bad = int(
+            (~tensor.flatten(1).isfinite().all(1) if tensor.ndim > 1 else ~tensor.isfinite()).nonzero()[0]
+        )
+        raise DataError(
+            f"{where}: {what} hold NaN or infinite values (as {tensor.dtype}), first in sample {bad}: "
+            "clean or rescale them"
+        )
+    return tensor
+
+
+def _tensor(where: str, what: str, array: Array) -> Tensor:
+    if isinstance(array, Tensor):
+        if array.is_complex() or array.is_quantized or array.is_sparse:
+            raise DataError(f"{where}: {what} must be dense real numbers, got {array.dtype}, {array.layout}")
+        return array.detach().cpu()
+    try:
+        array = np.asarray(array)
+    except ValueError as error:
+        raise DataError(f"{where}: {what} are not an array: {error}") from None
+    if array.dtype.kind not in "fiub":
+        raise DataError(f"{where}: {what} must be numbers, got an array of {array.dtype}")
+    # torch cannot share foreign byte orders, negative strides, read-only memory, nor types it lacks.
+    if array.dtype.kind == "f" and array.dtype.itemsize > 8:
+        array = array.astype(np.float64)
+    if array.dtype.kind == "u" and array.dtype.itemsize > 1:
+        array = array.astype(np.int64)
+    native = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("="))
+    return torch.from_numpy(native if native.flags.writeable else native.copy())
