@@ -1,0 +1,89 @@
+"""Method: a dataclass of hyperparameters with five hooks.
+
+A method owns its state, never the loop. State lives in fields declared with `field(init=False)`, so that it is
+saved, restored and copied without another line of code: see `state_dict`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from orthocl.methods.state import export_state, tensor_bytes
+
+if TYPE_CHECKING:
+    from orthocl.methods.learner import Learner
+
+Gradient = Sequence[Tensor]  # aligned with `learner.parameters`
+
+
+@dataclass
+class Method:
+    """Plain training with whatever optimizer is attached, and the five hooks that other methods override.
+
+    The life of a task: `begin_task`, then for every step `penalty` (added to the loss), `transform` (of the
+    gradient before the optimizer sees it), `after_step`; at the end `end_task`.
+
+    A method that projects says so with `projects`: its `transform` is then a linear projection, and is applied to
+    the finished update instead of the gradient where the optimizer does not commute with projections.
+    """
+
+    name: ClassVar[str] = ""
+    projects: ClassVar[bool] = False
+    batch_size: ClassVar[int | None] = None
+    """A batch size that the method brings along; the runner prefers it to its own."""
+
+    def begin_task(self, learner: Learner) -> None:
+        """Before the first step of a task."""
+
+    def penalty(self, learner: Learner) -> Tensor | None:
+        """A term to add to the loss of this step, or None."""
+        return None
+
+    def transform(self, learner: Learner, gradient: Gradient) -> Gradient:
+        """The gradient (or, for a projecting method, the update) to use instead of this one."""
+        return gradient
+
+    def after_step(self, learner: Learner, gradient: Gradient, step: Gradient) -> None:
+        """After each step, with the loss gradient before `transform` and the displacement of the parameters."""
+
+    def end_task(self, learner: Learner) -> None:
+        """After the last step of a task: remember what is to be remembered."""
+
+    def refusal(self, learner: Learner) -> str | None:
+        """Why this method cannot work on this model, or None if it can."""
+        return None
+
+    def monitor(self, learner: Learner) -> dict[str, float]:
+        """Numbers worth recording at the end of a task, such as the rank of the memory."""
+        return {}
+
+    def settings(self) -> dict[str, Any]:
+        """The hyperparameters, as JSON values."""
+        return {item.name: getattr(self, item.name) for item in fields(self) if item.init}
+
+    def state_dict(self) -> dict[str, Any]:
+        """All state, as nested dicts and lists of tensors and JSON values."""
+        return {item.name: export_state(getattr(self, item.name)) for item in fields(self) if not item.init}
+
+    def load_state_dict(self, state: Mapping[str, Any], learner: Learner) -> None:
+        """Restore what `state_dict` gave."""
+        for name, value in state.items():
+            current = getattr(self, name)
+            if hasattr(current, "load_state_dict"):
+                current.load_state_dict(value)
+            else:
+                setattr(self, name, value)
+
+    def nbytes(self) -> int:
+        """Bytes of memory that the method's state takes."""
+        return tensor_bytes(self.state_dict())
+
+
+def dot(left: Gradient, right: Gradient) -> Tensor:
+    """Inner product of two gradients."""
+    return torch.stack([torch.dot(a.reshape(-1), b.reshape(-1)) for a, b in zip(left, right, strict=True)]).sum()

@@ -1,0 +1,86 @@
+"""Elastic Weight Consolidation.
+
+Reference: Kirkpatrick et al. Overcoming catastrophic forgetting in neural networks. PNAS 2017. Online form: Schwarz
+et al. Progress & Compress. ICML 2018.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from orthocl.methods.base import Method
+from orthocl.methods.learner import Learner
+from orthocl.methods.memory import draw
+from orthocl.methods.per_sample import mean_of_gradients
+from orthocl.methods.quadratic import add_quadratic, quadratic_penalty
+
+
+@dataclass
+class EWC(Method):
+    """Penalty (strength / 2) * sum_k sum_i F_k,i (w_i - w*_k,i)^2 over finished tasks k, F the Fisher diagonal.
+
+    The sum over tasks is kept as one quadratic, so a step costs the same after any number of tasks.
+
+    Args:
+        strength: lambda, the weight of the penalty.
+        online: one running Fisher (decayed by `decay`) centred on the latest weights, instead of a sum over tasks.
+        decay: gamma of the online form.
+        fisher: whose label the Fisher uses: the "predicted" class (as the authors of the paper), a class "sampled"
+            from the model's distribution (the definition), or the "label" of the data (the empirical Fisher).
+        fisher_samples: training samples used for the estimate; None for all.
+        fisher_batch: gradients are averaged over this many samples before squaring. 1 is the diagonal Fisher; the
+            authors' code used the training batch, which makes it smaller by about that factor.
+    """
+
+    name: ClassVar[str] = "ewc"
+
+    strength: float = 100.0
+    online: bool = False
+    decay: float = 1.0
+    fisher: Literal["predicted", "sampled", "label"] = "predicted"
+    fisher_samples: int | None = 1024
+    fisher_batch: int = 1
+    importance: list[Tensor] = field(default_factory=list, init=False, repr=False)
+    centre: list[Tensor] = field(default_factory=list, init=False, repr=False)
+
+    def penalty(self, learner: Learner) -> Tensor | None:
+        """The quadratic around the weights of finished tasks."""
+        if not self.importance:
+            return None
+        parameters = list(learner.parameters.values())
+        return quadratic_penalty(parameters, self.importance, self.centre, self.strength / 2)
+
+    def end_task(self, learner: Learner) -> None:
+        """Add the task's Fisher diagonal at its final weights."""
+        new = self.estimate(learner)
+        here = [p.detach().clone() for p in learner.parameters.values()]
+        if not self.importance:
+            self.importance, self.centre = new, here
+        elif self.online:
+            self.importance = [self.decay * old + add for old, add in zip(self.importance, new, strict=True)]
+            self.centre = here
+        else:
+            self.importance, self.centre = add_quadratic(self.importance, self.centre, new, here)
+
+    def estimate(self, learner: Learner) -> list[Tensor]:
+        """Diagonal of the Fisher information of the current task."""
+        count = len(learner.current_task.train) if self.fisher_samples is None else self.fisher_samples
+        piece = draw(learner.current_task, count, learner.generator)
+
+        def log_likelihood(outputs: Tensor, targets: Tensor) -> Tensor:
+            if targets.is_floating_point():  # regression: unit-variance Gaussian around the outputs
+                noise = torch.randn(outputs.shape, generator=learner.generator, dtype=outputs.dtype)
+                goal = targets if self.fisher == "label" else outputs.detach() + noise
+                return -0.5 * (outputs - goal.view_as(outputs)).square().flatten(1).sum(1)
+            log = outputs.log_softmax(-1)
+            if self.fisher == "predicted":
+                targets = log.argmax(-1)
+            elif self.fisher == "sampled":
+                targets = torch.multinomial(log.detach().exp(), 1, generator=learner.generator)[:, 0]
+            return log.gather(-1, targets[:, None])[:, 0]
+
+        return mean_of_gradients(learner, piece, log_likelihood, torch.square, batch=self.fisher_batch)

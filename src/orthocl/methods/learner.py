@@ -1,0 +1,228 @@
+"""Learner: model + optimizer + method + current task, which is all that a method may touch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import Dataset
+
+from orthocl.errors import DataError, StoreError, TrainingError
+from orthocl.methods.base import Gradient, Method
+from orthocl.methods.state import read_state, write_state
+from orthocl.nets.heads import MultiHead
+from orthocl.streams.arrays import DatasetSplit
+from orthocl.streams.base import Split, Task
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+
+
+@dataclass
+class Learner:
+    """What a method may touch, and the two halves of a training step around `optimizer.step()`.
+
+    Make one with `orthocl.attach`.
+
+    Args:
+        model: any module.
+        optimizer: any torch optimizer over its parameters.
+        method: the method.
+        parameters: the protected parameters, by full name: what penalties and projections act on.
+        loss: loss of a batch of outputs and targets, for methods that need gradients of old samples.
+        generator: the method's own randomness.
+        stage: whether a projecting method acts on the "gradient" or on the finished "update".
+        batch_norm: "freeze" batch statistics after the first task, or "keep" them moving.
+    """
+
+    model: nn.Module
+    optimizer: torch.optim.Optimizer
+    method: Method
+    parameters: dict[str, nn.Parameter]
+    loss: Loss
+    generator: torch.Generator
+    stage: Literal["gradient", "update"] = "gradient"
+    batch_norm: Literal["freeze", "keep"] = "freeze"
+    task: Task | None = None
+    tasks_done: int = 0
+    batch_index: Tensor | None = None
+    """Positions of the current batch in the training data, when the loop knows them."""
+    hooks: list[Any] = field(default_factory=list, repr=False)
+    """Handles of the hooks on the optimizer, removed by `detach`."""
+
+    def __post_init__(self) -> None:
+        kind = type(self.method)
+        self._transforms = kind.transform is not Method.transform
+        self._watches = kind.after_step is not Method.after_step
+        self._protected = list(self.parameters.values())
+        self._gradient: list[Tensor] = []
+        self._before: list[Tensor] = []
+        self._undo: list[Callable[[], object]] = []
+
+    # ---- tasks --------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def learning(
+        self, data: Task | Split | Dataset[Any], *, head: str | None = None, resumed: bool = False
+    ) -> Iterator[Learner]:
+        """Learn one task inside a `with` block.
+
+        On an error inside, the memory and all other state of the method are as they were before the task.
+
+        Args:
+            data: the training data: a map-style dataset of (input, target), a Split, or a Task of a stream.
+            head: head of a multi-head model; a Task brings its own.
+            resumed: go on with a task whose state has been restored, instead of beginning it.
+        """
+        before = self.method.state_dict()
+        self.enter_task(self._as_task(data, head))
+        try:
+            if not resumed:
+                self.method.begin_task(self)
+            yield self
+            self.method.end_task(self)
+            self.tasks_done += 1
+        except BaseException:
+            self.method.load_state_dict(before, self)
+            raise
+        finally:
+            self.leave_task()
+
+    def enter_task(self, task: Task) -> None:
+        """Make `task` the current one: its head selected, other heads and old batch statistics frozen."""
+        if self.task is not None:
+            raise TrainingError(f"task {self.task.number} is still being learnt: tasks cannot be nested")
+        if not len(task.train):
+            raise DataError(f"task {task.number} has no training samples: leave it out of the stream")
+        self.task = task
+        if isinstance(self.model, MultiHead):
+            self.model.select(task.head)
+            chosen = set(self.model.heads[self.model.names.index(task.head)].parameters())
+            for _, parameter in self.model.head_parameters():
+                if parameter not in chosen and parameter.requires_grad:
+                    parameter.requires_grad_(False)
+                    parameter.grad = None
+                    self._undo.append(lambda parameter=parameter: parameter.requires_grad_(True))
+        if self.batch_norm == "freeze" and self.tasks_done > 0:
+            for module in self.model.modules():
+                if isinstance(module, nn.modules.batchnorm._BatchNorm):
+                    self._undo.append(module.register_forward_pre_hook(_evaluate_only).remove)
+
+    def leave_task(self) -> None:
+        """Undo `enter_task`."""
+        for undo in self._undo:
+            undo()
+        self._undo, self._gradient, self._before = [], [], []
+        self.task = self.batch_index = None
+
+    def until_task_ends(
+        self, owner: dict[str, Any], key: str, value: Any, before: Any = None
+    ) -> None:
+        """Set owner[key] (a setting of the optimizer or of a layer) for the rest of the task, then put it back."""
+        original = owner[key] if before is None else before
+        owner[key] = value
+        self._undo.append(lambda: owner.__setitem__(key, original))
+
+    @property
+    def current_task(self) -> Task:
+        """The task being learnt; an error outside of one."""
+        if self.task is None:
+            raise TrainingError(
+                "no task is being learnt: put the training inside `with learner.learning(data):`, "
+                "or call `learner.detach()` to train without the method"
+            )
+        return self.task
+
+    def _as_task(self, data: Task | Split | Dataset[Any], head: str | None) -> Task:
+        if isinstance(data, Task):
+            return data
+        number = self.tasks_done + 1
+        split = data if isinstance(data, Split) else DatasetSplit(data)
+        if not len(split):
+            raise DataError(f"task {number} has no training samples: leave it out")
+        _, target = split.samples(torch.tensor([0]))  # one sample only: reading a data set can be slow
+        kind: Literal["classification", "regression"] = (
+            "regression" if target.is_floating_point() else "classification"
+        )
+        return Task(number, f"task {number}", split, split, head=head or "main", kind=kind)
+
+    # ---- a step -------------------------------------------------------------------------------------------
+
+    def penalty(self) -> Tensor | float:
+        """The method's term of the loss for this step: add it to your own loss."""
+        value = self.method.penalty(self)
+        return 0.0 if value is None else value
+
+    def before_step(self) -> None:
+        """First half of a step, between `loss.backward()` and the optimizer."""
+        _ = self.current_task
+        if not (self._transforms or self._watches):
+            return
+        self._gradient = [torch.zeros_like(p) if p.grad is None else p.grad for p in self._protected]
+        if self._transforms and self.stage == "gradient":
+            changed = self.method.transform(self, self._gradient)
+            for parameter, new in zip(self._protected, changed, strict=True):
+                parameter.grad = new
+        if self._watches or self.stage == "update":
+            self._before = [p.detach().clone() for p in self._protected]
+
+    @torch.no_grad()
+    def after_step(self) -> None:
+        """Second half of a step, after the optimizer has moved the parameters."""
+        if self._transforms and self.stage == "update":
+            update: Gradient = torch._foreach_sub(self._protected, self._before)
+            update = self.method.transform(self, update)
+            for parameter, before, change in zip(self._protected, self._before, update, strict=True):
+                torch.add(before, change, out=parameter.data)
+        if self._watches:
+            step = torch._foreach_sub(self._protected, self._before)
+            self.method.after_step(self, self._gradient, step)
+
+    # ---- disk and departure -------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """The method's state, with what is needed to see that it fits the model it is loaded into."""
+        return {
+            "method": self.method.name,
+            "settings": self.method.settings(),
+            "parameters": {name: list(p.shape) for name, p in self.parameters.items()},
+            "tasks_done": self.tasks_done,
+            "random": self.generator.get_state(),
+            "state": self.method.state_dict(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore what `state_dict` gave, into a learner with the same method and the same protected parameters."""
+        if state.get("method") != self.method.name:
+            raise StoreError(f"this is a state of method {state.get('method')!r}, not of {self.method.name!r}")
+        shapes = {name: list(p.shape) for name, p in self.parameters.items()}
+        if state["parameters"] != shapes:
+            odd = sorted(set(map(str, state["parameters"].items())) ^ set(map(str, shapes.items())))
+            raise StoreError(f"this state belongs to another model; protected parameters that differ: {odd[:4]}")
+        self.tasks_done = state["tasks_done"]
+        self.generator.set_state(state["random"])
+        self.method.load_state_dict(state["state"], self)
+
+    def save(self, path: str | Path) -> None:
+        """Write the method's memory and state to one safetensors file. Save the model's weights beside it."""
+        write_state(path, self.state_dict())
+
+    def load(self, path: str | Path) -> None:
+        """Read what `save` wrote."""
+        self.load_state_dict(read_state(path))
+
+    def detach(self) -> None:
+        """Take all hooks off: model and optimizer are as they were before `attach`."""
+        if self.task is not None:
+            raise TrainingError("detach inside a task: leave the `with learner.learning(data)` block first")
+        for hook in self.hooks:
+            hook.remove()
+        self.hooks.clear()
+
+
+def _evaluate_only(module: nn.Module, _: Any) -> None:
+    module.training = False

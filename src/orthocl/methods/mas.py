@@ -1,0 +1,55 @@
+"""Memory Aware Synapses.
+
+Reference: Aljundi, Babiloni, Elhoseiny, Rohrbach, Tuytelaars. Memory Aware Synapses. ECCV 2018.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from orthocl.methods.base import Method
+from orthocl.methods.learner import Learner
+from orthocl.methods.memory import draw
+from orthocl.methods.per_sample import mean_of_gradients
+from orthocl.methods.quadratic import quadratic_penalty
+
+
+@dataclass
+class MAS(Method):
+    """Penalty strength * sum_i Omega_i (w_i - w*_i)^2 with Omega the mean |d ||f(x)||^2 / d w_i| over samples.
+
+    Omega accumulates over tasks, w* are the weights at the end of the latest one: the online form.
+
+    Args:
+        strength: lambda, the weight of the penalty.
+        importance_samples: training samples used for the estimate; None for all.
+        importance_batch: gradients are averaged over this many samples before the absolute value; 1 is the definition.
+    """
+
+    name: ClassVar[str] = "mas"
+
+    strength: float = 1.0
+    importance_samples: int | None = 1024
+    importance_batch: int = 1
+    importance: list[Tensor] = field(default_factory=list, init=False, repr=False)
+    centre: list[Tensor] = field(default_factory=list, init=False, repr=False)
+
+    def penalty(self, learner: Learner) -> Tensor | None:
+        """The quadratic around the weights of the last finished task."""
+        if not self.importance:
+            return None
+        return quadratic_penalty(list(learner.parameters.values()), self.importance, self.centre, self.strength)
+
+    def end_task(self, learner: Learner) -> None:
+        """Add the sensitivity of the outputs to each weight."""
+        count = len(learner.current_task.train) if self.importance_samples is None else self.importance_samples
+        piece = draw(learner.current_task, count, learner.generator)
+        new = mean_of_gradients(
+            learner, piece, lambda outputs, _: outputs.square().flatten(1).sum(1), torch.abs, self.importance_batch
+        )
+        self.importance = [a + b for a, b in zip(self.importance, new, strict=True)] if self.importance else new
+        self.centre = [p.detach().clone() for p in learner.parameters.values()]

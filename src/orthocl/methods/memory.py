@@ -1,0 +1,106 @@
+"""SampleMemory: a few samples of every finished task, with the head they belong to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from orthocl.errors import SettingsError
+from orthocl.streams.base import Task
+
+
+@dataclass(frozen=True)
+class Remembered:
+    """Samples of one task: `index` says where they stand in its training data."""
+
+    task: int
+    head: str
+    index: Tensor
+    inputs: Tensor
+    targets: Tensor
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    def first(self, count: int) -> Remembered:
+        """The first `count` samples. They were drawn in random order, so this is a random subset."""
+        return Remembered(
+            self.task,
+            self.head,
+            self.index[:count].clone(),
+            self.inputs[:count].clone(),
+            self.targets[:count].clone(),
+        )
+
+
+@dataclass
+class SampleMemory:
+    """Samples per finished task, in order of the tasks. A task seen again under its number replaces itself."""
+
+    pieces: dict[int, Remembered] = field(default_factory=dict)
+    _joined: dict[str, tuple[Tensor, Tensor]] = field(default_factory=dict, repr=False)
+
+    def __iter__(self) -> Iterator[Remembered]:
+        return iter(self.pieces.values())
+
+    def __len__(self) -> int:
+        return sum(len(piece) for piece in self)
+
+    def add(self, task: Task, count: int, generator: torch.Generator) -> Remembered:
+        """Draw `count` samples uniformly, without replacement (all of them if the task has fewer)."""
+        piece = draw(task, count, generator)
+        self.pieces[task.number] = piece
+        self._joined = {}
+        return piece
+
+    def by_head(self) -> dict[str, tuple[Tensor, Tensor]]:
+        """Inputs and targets of all tasks of each head, end to end. The pieces become views of them."""
+        if not self._joined:
+            for head in dict.fromkeys(piece.head for piece in self):
+                mine = [piece for piece in self if piece.head == head]
+                inputs = torch.cat([piece.inputs for piece in mine])
+                targets = torch.cat([piece.targets for piece in mine])
+                self._joined[head] = inputs, targets
+                start = 0
+                for piece in mine:
+                    rows = slice(start, start := start + len(piece))
+                    view = Remembered(piece.task, head, piece.index, inputs[rows], targets[rows])
+                    self.pieces[piece.task] = view
+        return self._joined
+
+    def shrink(self, per_task: int) -> None:
+        """Keep at most `per_task` samples of each task."""
+        self.pieces = {number: piece.first(per_task) for number, piece in self.pieces.items()}
+        self._joined = {}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything, as tensors and JSON values."""
+        return {
+            "pieces": {
+                piece.task: {
+                    "head": piece.head,
+                    "index": piece.index,
+                    "inputs": piece.inputs,
+                    "targets": piece.targets,
+                }
+                for piece in self
+            }
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore what `state_dict` gave."""
+        self.pieces = {number: Remembered(number, **piece) for number, piece in state["pieces"].items()}
+        self._joined = {}
+
+
+def draw(task: Task, count: int, generator: torch.Generator) -> Remembered:
+    """A uniform draw of `count` training samples of a task, or all of them in random order."""
+    if count < 0:
+        raise SettingsError(f"a memory cannot hold {count} samples per task: give 0 or more")
+    index = torch.randperm(len(task.train), generator=generator)[:count]
+    inputs, targets = task.train.samples(index)
+    return Remembered(task.number, task.head, index, inputs, targets)

@@ -1,0 +1,57 @@
+"""OGD+: OGD whose tangents are taken anew as the network moves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal
+
+from orthocl.methods.learner import Learner
+from orthocl.methods.memory import SampleMemory
+from orthocl.methods.ogd import OGD
+
+
+@dataclass
+class OGDPlus(OGD):
+    """Keep the samples too, and at the end of each task take the tangents of all of them at today's weights.
+
+    OGD protects the outputs as they were linearised when each task ended; away from the infinitely wide limit the
+    tangent kernel moves, and old tangents protect less and less. OGD+ refreshes them.
+
+    Paper: section 6, Algorithm 1. As printed the algorithm only adds directions; the appendix and the authors'
+    code replace the old ones, which is the default here.
+
+    Args:
+        memory_per_task: samples remembered per task.
+        refresh: "replace" the old tangents by the new ones, or "append" the new ones to them.
+        memory_total: if given, a budget for all tasks together, shared evenly: old tasks give samples up.
+    """
+
+    name: ClassVar[str] = "ogd+"
+
+    refresh: Literal["replace", "append"] = "replace"
+    memory_total: int | None = None
+    memory: SampleMemory = field(default_factory=SampleMemory, init=False, repr=False)
+
+    def end_task(self, learner: Learner) -> None:
+        """Remember samples of the task, then take the tangents of all remembered samples anew."""
+        task = learner.current_task
+        count = self.memory_per_task
+        if self.memory_total is not None:
+            seen = len(self.memory.pieces) + (task.number not in self.memory.pieces)
+            count = min(count, self.memory_total // seen)
+            self.memory.shrink(count)
+        self.memory.add(task, count, learner.generator)
+        self.remembered = {piece.task: piece.index for piece in self.memory}
+        self._remove_adapter()
+        pieces = [(piece.task, self._collect(learner, piece)) for piece in self.memory if len(piece)]
+        if self.refresh == "replace":
+            self._subspace(learner).replace(pieces)
+        else:
+            for owner, tangents in pieces:
+                self._subspace(learner).append(tangents, owner=owner)
+
+    def load_state_dict(self, state: Mapping[str, Any], learner: Learner) -> None:
+        """Restore samples, tangents and, in the middle of a task, the adapter."""
+        self.memory.load_state_dict(state["memory"])
+        super().load_state_dict(state, learner)

@@ -1,0 +1,66 @@
+"""Synaptic Intelligence.
+
+Reference: Zenke, Poole, Ganguli. Continual Learning Through Synaptic Intelligence. ICML 2017.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from orthocl.methods.base import Gradient, Method
+from orthocl.methods.learner import Learner
+from orthocl.methods.quadratic import quadratic_penalty
+
+
+@dataclass
+class SI(Method):
+    """Penalty strength * sum_i Omega_i (w_i - w*_i)^2, Omega from each weight's share in lowering the loss.
+
+    Along a task, omega_i sums -g_i * (step)_i, with g the gradient of the task's loss without the penalty. At its
+    end Omega_i += max(omega_i, 0) / ((w_i - w*_i)^2 + damping).
+
+    Args:
+        strength: c, the weight of the penalty.
+        damping: xi, which keeps the quotient finite where a weight has hardly moved.
+    """
+
+    name: ClassVar[str] = "si"
+
+    strength: float = 1.0
+    damping: float = 0.1
+    importance: list[Tensor] = field(default_factory=list, init=False, repr=False)
+    centre: list[Tensor] = field(default_factory=list, init=False, repr=False)
+    path: list[Tensor] = field(default_factory=list, init=False, repr=False)
+
+    def begin_task(self, learner: Learner) -> None:
+        """Start a new path at the current weights."""
+        self.path = [torch.zeros_like(p) for p in learner.parameters.values()]
+        if not self.importance:
+            self.importance = [torch.zeros_like(p) for p in learner.parameters.values()]
+        self.centre = [p.detach().clone() for p in learner.parameters.values()]
+
+    def penalty(self, learner: Learner) -> Tensor | None:
+        """The quadratic around the weights of the last finished task."""
+        if learner.tasks_done == 0:
+            return None
+        return quadratic_penalty(list(learner.parameters.values()), self.importance, self.centre, self.strength)
+
+    def after_step(self, learner: Learner, gradient: Gradient, step: Gradient) -> None:
+        """Add this step's share of the path integral."""
+        loss_gradient = list(gradient)
+        if learner.tasks_done > 0:  # take the penalty's own gradient, at the weights before the step, off again
+            before = torch._foreach_sub(list(learner.parameters.values()), list(step))
+            pull = torch._foreach_mul(torch._foreach_sub(before, self.centre), self.importance)
+            loss_gradient = list(torch._foreach_add(loss_gradient, pull, alpha=-2 * self.strength))
+        torch._foreach_addcmul_(self.path, loss_gradient, list(step), value=-1.0)
+
+    def end_task(self, learner: Learner) -> None:
+        """Turn the path into importances."""
+        for importance, path, parameter, start in zip(
+            self.importance, self.path, learner.parameters.values(), self.centre, strict=True
+        ):
+            importance += path.clamp(min=0) / ((parameter.detach() - start).square() + self.damping)

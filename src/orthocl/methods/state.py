@@ -1,0 +1,107 @@
+"""State on disk: nested dicts of tensors and JSON values as one safetensors file, written atomically, no pickle."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor
+
+from orthocl.errors import StoreError
+
+State = dict[str, Any]
+_TENSOR = "__tensor__"
+
+
+def export_state(value: Any) -> Any:
+    """Replace every object that has a `state_dict` by it, and copy every tensor and container."""
+    if hasattr(value, "state_dict"):
+        return export_state(value.state_dict())
+    if isinstance(value, Mapping):
+        return {key: export_state(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [export_state(item) for item in value]
+    return value.detach().clone() if isinstance(value, Tensor) else value
+
+
+def tensor_bytes(value: Any) -> int:
+    """Bytes taken by all tensors in a nested state."""
+    if isinstance(value, Tensor):
+        return value.numel() * value.element_size()
+    if isinstance(value, Mapping):
+        return sum(tensor_bytes(item) for item in value.values())
+    return sum(tensor_bytes(item) for item in value) if isinstance(value, list | tuple) else 0
+
+
+def write_state(path: str | Path, state: Mapping[str, Any]) -> None:
+    """Write a state so that the file is either complete or untouched, whatever happens in between."""
+    tensors: dict[str, Tensor] = {}
+    skeleton = _pack(state, "", tensors)
+    blob = save(tensors, metadata={"orthocl": json.dumps(skeleton)})
+    write_atomically(Path(path), blob)
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Write to a neighbour, flush it to the disk, then rename it over `path`."""
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        with open(partial, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(partial, path)
+    except OSError as error:
+        partial.unlink(missing_ok=True)
+        raise StoreError(f"cannot write {path}: {error.strerror}. Nothing was changed.") from error
+
+
+def read_state(path: str | Path) -> State:
+    """Read what `write_state` wrote."""
+    try:
+        with safe_open(str(path), framework="pt") as file:
+            skeleton = json.loads((file.metadata() or {})["orthocl"])
+            state: State = _unpack(skeleton, {name: file.get_tensor(name) for name in file.keys()})  # noqa: SIM118
+            return state
+    except FileNotFoundError as error:
+        raise StoreError(f"no such file: {path}") from error
+    except (SafetensorError, KeyError, ValueError, OSError) as error:
+        raise StoreError(
+            f"{path} is not a state file of orthocl, or it is damaged ({error}): restore it from a backup or delete it"
+        ) from error
+
+
+def _pack(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:
+    if isinstance(value, Tensor):
+        tensors[path] = value.detach().to("cpu").contiguous().clone()
+        return {_TENSOR: path}
+    if isinstance(value, Mapping):
+        # JSON keys are strings: integer keys (task numbers, positions) are marked so that they come back as such.
+        return {
+            f"#{key}" if isinstance(key, int) else str(key): _pack(item, f"{path}/{key}", tensors)
+            for key, item in value.items()
+        }
+    if isinstance(value, list | tuple):
+        return [_pack(item, f"{path}/{number}", tensors) for number, item in enumerate(value)]
+    if value is None or isinstance(value, str | bool | int | float):
+        return value
+    if isinstance(value, torch.dtype):
+        return str(value)
+    raise StoreError(f"state {path or '/'} holds a {type(value).__name__}: only tensors and JSON values can be saved")
+
+
+def _unpack(value: Any, tensors: Mapping[str, Tensor]) -> Any:
+    if isinstance(value, list):
+        return [_unpack(item, tensors) for item in value]
+    if not isinstance(value, dict):
+        return value
+    if _TENSOR in value:
+        return tensors[value[_TENSOR]]
+    return {
+        int(key[1:]) if key.startswith("#") else key: _unpack(item, tensors) for key, item in value.items()
+    }

@@ -1,0 +1,150 @@
+"""attach: a method on your own model, optimizer and loop.
+
+What projection can and cannot protect
+--------------------------------------
+Plain SGD, momentum and Nesterov are linear in the gradient: projecting the gradient is exact. Everything else (Adam,
+RMSprop, weight decay, a learning rate per group) bends the step, so there the finished update is projected. LBFGS
+evaluates the loss several times within a step and is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from orthocl.errors import SettingsError, UnsupportedError, unknown_name
+from orthocl.methods.base import Method
+from orthocl.methods.learner import Learner, Loss
+from orthocl.nets.heads import MultiHead
+from orthocl.training.seeds import derive_generator
+
+
+def attach(
+    method: Method,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    *,
+    protect: Iterable[str] | None = None,
+    loss: Loss | None = None,
+    batch_norm: Literal["freeze", "keep"] = "freeze",
+    seed: int = 0,
+) -> Learner:
+    """Attach a method to a model and its optimizer; train as always inside `with learner.learning(data):`.
+
+    From then on `optimizer.step()` applies the method. `learner.detach()` takes everything off again.
+
+    Args:
+        method: such as `orthocl.OGDPlus(memory_per_task=100)`.
+        model: any module.
+        optimizer: any torch optimizer over its parameters.
+        protect: names (or leading parts of names, such as "encoder") of the parameters that tasks share. By default
+            all trainable ones but the heads of a `MultiHead`.
+        loss: (outputs, targets) -> mean loss, for methods that need the loss of old samples; by default cross-entropy
+            for integer targets, mean squared error for others.
+        batch_norm: batch statistics that keep moving change old outputs whatever the projection does: "freeze" them
+            after the first task, or "keep" them moving.
+        seed: seed of the method's own draws, such as which samples it remembers.
+
+    Raises:
+        UnsupportedError: if the method cannot keep its promise with this model and optimizer.
+
+    >>> model = nn.Linear(2, 1)
+    >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    >>> from orthocl.methods import OGD
+    >>> learner = attach(OGD(memory_per_task=1), model, optimizer)
+    >>> sorted(learner.parameters)
+    ['bias', 'weight']
+    >>> learner.detach()
+    """
+    if batch_norm not in ("freeze", "keep"):
+        raise unknown_name("batch_norm policy", str(batch_norm), ["freeze", "keep"])
+    parameters = protected_parameters(model, protect)
+    _check_optimizer(optimizer, parameters)
+    if method.projects and isinstance(optimizer, torch.optim.LBFGS):
+        raise UnsupportedError(
+            f"{method.name} cannot protect anything under LBFGS, which moves the weights several times within one "
+            "step: use SGD, Adam or another optimizer with one evaluation per step"
+        )
+    learner = Learner(
+        model=model,
+        optimizer=optimizer,
+        method=method,
+        parameters=parameters,
+        loss=loss or default_loss,
+        generator=derive_generator("method", seed),
+        stage="gradient" if not method.projects or commutes_with_projection(optimizer, parameters) else "update",
+        batch_norm=batch_norm,
+    )
+    reason = method.refusal(learner)
+    if reason:
+        raise UnsupportedError(reason)
+    learner.hooks += [
+        optimizer.register_step_pre_hook(_hook(learner.before_step)),
+        optimizer.register_step_post_hook(_hook(learner.after_step)),
+    ]
+    return learner
+
+
+def _hook(act: Callable[[], None]) -> Callable[[Any, Any, Any], None]:
+    def hook(optimizer: Any, args: Any, kwargs: Any) -> None:
+        act()
+
+    return hook
+
+
+def default_loss(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Cross-entropy for integer targets, mean squared error for others."""
+    if targets.is_floating_point():
+        return nn.functional.mse_loss(outputs, targets.view_as(outputs))
+    return nn.functional.cross_entropy(outputs, targets)
+
+
+def protected_parameters(model: nn.Module, protect: Iterable[str] | None = None) -> dict[str, nn.Parameter]:
+    """The trainable parameters that tasks share, by full name.
+
+    >>> list(protected_parameters(nn.Sequential(nn.Linear(1, 1), nn.Linear(1, 1)), protect=["1"]))
+    ['1.weight', '1.bias']
+    """
+    trainable = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    if isinstance(protect, str):
+        protect = [protect]
+    if protect is None:
+        heads = {name for name, _ in model.head_parameters()} if isinstance(model, MultiHead) else set()
+        chosen = {name: p for name, p in trainable.items() if name not in heads}
+    else:
+        chosen = {}
+        for prefix in protect:
+            found = {n: p for n, p in trainable.items() if n == prefix or n.startswith(prefix + ".")}
+            if not found:
+                raise unknown_name("trainable parameter", prefix, trainable)
+            chosen |= found
+    if not chosen:
+        raise UnsupportedError(
+            "there is no trainable parameter to protect: unfreeze some, or name them with protect=[...]"
+        )
+    return chosen
+
+
+def commutes_with_projection(optimizer: torch.optim.Optimizer, parameters: dict[str, nn.Parameter]) -> bool:
+    """Whether the optimizer's step is a linear function of the gradients it has seen, the same for all parameters."""
+    if type(optimizer) is not torch.optim.SGD:
+        return False
+    wanted = set(parameters.values())
+    groups = [group for group in optimizer.param_groups if wanted & set(group["params"])]
+    keys = ("lr", "momentum", "dampening", "nesterov", "maximize")
+    return all(
+        group["weight_decay"] == 0 and all(group[key] == groups[0][key] for key in keys) for group in groups
+    )
+
+
+def _check_optimizer(optimizer: torch.optim.Optimizer, parameters: dict[str, nn.Parameter]) -> None:
+    known = {p for group in optimizer.param_groups for p in group["params"]}
+    missing = [name for name, p in parameters.items() if p not in known]
+    if missing:
+        raise SettingsError(
+            f"{len(missing)} protected parameters are not in the optimizer, such as {missing[0]!r}: "
+            "build the optimizer on model.parameters(), or name what to protect with protect=[...]"
+        )

@@ -1,0 +1,50 @@
+"""Accuracy of a model on tasks: over samples, in eval mode, each task with its own head."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor, nn
+
+from orthocl.nets.heads import use_head
+from orthocl.streams.base import Split, Task
+
+CHUNK = 1000
+
+
+@torch.no_grad()
+def predict(model: nn.Module, split: Split, head: str, index: Tensor | None = None) -> Tensor:
+    """Outputs for the samples of a split (or some of them), in eval mode, which is restored afterwards."""
+    positions = torch.arange(len(split)) if index is None else index
+    modes = [(module, module.training) for module in model.modules()]
+    parameter = next(model.parameters(), None)
+    model.eval()
+    try:
+        with use_head(model, head):
+            batches = []
+            for chunk in positions.split(CHUNK):
+                inputs = split.inputs(chunk)
+                if parameter is not None and inputs.is_floating_point():
+                    inputs = inputs.to(parameter.device, parameter.dtype)
+                batches.append(model(inputs))
+        return torch.cat(batches)
+    finally:
+        for module, training in modes:
+            module.training = training
+
+
+def accuracy(model: nn.Module, task: Task, split: Split, index: Tensor | None = None) -> float:
+    """Share of samples classified correctly; for regression, the R^2 score."""
+    outputs = predict(model, split, task.head, index)
+    targets = (split.targets if index is None else split.targets[index]).to(outputs.device)
+    if task.kind == "classification":
+        return float((outputs.argmax(-1) == targets).sum()) / len(targets)
+    targets = targets.view_as(outputs).to(outputs.dtype)
+    spread = (targets - targets.mean(0)).square().sum()
+    return float(1 - (outputs - targets).square().sum() / spread) if float(spread) > 0 else float("nan")
+
+
+def evaluate(model: nn.Module, tasks: Iterable[Task]) -> list[float]:
+    """Test accuracy on every task."""
+    return [accuracy(model, task, task.test) for task in tasks]

@@ -1,0 +1,220 @@
+"""The training loop: read it in a minute.
+
+Everything a method does happens inside `learner.learning`, `learner.penalty` and the hooks that `attach` put around
+`optimizer.step()`: see ARCHITECTURE.md for the life of one step.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from time import perf_counter
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from orthocl.errors import SettingsError, TrainingError
+from orthocl.methods.learner import Learner
+from orthocl.streams.base import Stream, Task
+from orthocl.training.evaluate import accuracy, evaluate
+from orthocl.training.seeds import derive_generator
+
+
+@dataclass(frozen=True)
+class TrainSettings:
+    """How to train each task.
+
+    Args:
+        epochs: passes over a task's training data.
+        batch_size: samples per step; the last batch of an epoch may be smaller.
+        learning_rate: of the optimizer.
+        optimizer: "sgd", "adam" or "rmsprop".
+        momentum: of SGD.
+        nesterov: of SGD.
+        weight_decay: of the optimizer.
+        evaluate_every: evaluate all tasks every so many steps, for curves; None for never.
+        batch_norm: "keep" batch statistics moving (the paper's protocol) or "freeze" them after the first task.
+    """
+
+    epochs: int = 5
+    batch_size: int = 32
+    learning_rate: float = 1e-3
+    optimizer: Literal["sgd", "adam", "rmsprop"] = "sgd"
+    momentum: float = 0.0
+    nesterov: bool = False
+    weight_decay: float = 0.0
+    evaluate_every: int | None = None
+    batch_norm: Literal["freeze", "keep"] = "keep"
+
+    def __post_init__(self) -> None:
+        for name in ("epochs", "batch_size"):
+            if getattr(self, name) < 1:
+                raise SettingsError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if not self.learning_rate > 0 or not math.isfinite(self.learning_rate):
+            raise SettingsError(f"learning_rate must be a positive number, got {self.learning_rate}")
+        if self.evaluate_every is not None and self.evaluate_every < 1:
+            raise SettingsError(f"evaluate_every must be at least 1 step, got {self.evaluate_every}")
+
+
+@dataclass
+class Progress:
+    """Where a run stands and what it has measured: with the learner's state, all that is needed to go on.
+
+    Args:
+        task: number of the task being learnt, or to be learnt next.
+        step: steps taken in that task.
+        accuracies: test accuracy of every task, at initialisation and then after each task.
+        memorised: after each task, training accuracy on the remembered samples of each finished task.
+        curves: (task, step, test accuracy of every task) every `evaluate_every` steps.
+        monitors: what the method reported after each task.
+        losses: mean training loss of each epoch, per task.
+        seconds: time spent, by activity.
+    """
+
+    task: int = 1
+    step: int = 0
+    accuracies: list[list[float]] = field(default_factory=list)
+    memorised: list[dict[int, float]] = field(default_factory=list)
+    curves: list[dict[str, Any]] = field(default_factory=list)
+    monitors: list[dict[str, float]] = field(default_factory=list)
+    losses: list[list[float]] = field(default_factory=list)
+    loss_sum: float = 0.0
+    seconds: dict[str, float] = field(default_factory=lambda: {"train": 0.0, "remember": 0.0, "evaluate": 0.0})
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything, as JSON values."""
+        return asdict(self)
+
+
+class Observer:
+    """What may watch a run: override any of these. They see the run; they do not steer it."""
+
+    def on_start(self, learner: Learner, stream: Stream, progress: Progress) -> None:
+        """Before the first step, and after each resume."""
+
+    def on_step(self, learner: Learner, progress: Progress, loss: float) -> None:
+        """After every step: be quick."""
+
+    def on_task(self, learner: Learner, progress: Progress) -> None:
+        """After every task, with its row of accuracies in place."""
+
+
+def train(
+    learner: Learner,
+    stream: Stream,
+    settings: TrainSettings,
+    *,
+    seed: int = 0,
+    progress: Progress | None = None,
+    observers: tuple[Observer, ...] = (),
+) -> Progress:
+    """Learn the tasks of a stream one after another, evaluating all of them in between.
+
+    Args:
+        learner: from `attach`.
+        stream: the tasks.
+        settings: how to train.
+        seed: seed of the order of the samples.
+        progress: where to go on, after a resume; from the start by default.
+        observers: watchers, such as a progress bar or a checkpointer.
+    """
+    progress = Progress() if progress is None else progress
+    if not progress.accuracies:
+        progress.accuracies.append(_timed(progress, "evaluate", lambda: evaluate(learner.model, stream)))
+    for observer in observers:
+        observer.on_start(learner, stream, progress)
+    for number in range(progress.task, len(stream) + 1):
+        task = stream.task(number)
+        with learner.learning(task, resumed=progress.step > 0):
+            train_task(learner, stream, task, settings, seed, progress, observers)
+            remembering = perf_counter()
+        progress.seconds["remember"] += perf_counter() - remembering
+        progress.accuracies.append(_timed(progress, "evaluate", lambda: evaluate(learner.model, stream)))
+        progress.memorised.append(memorised_accuracy(learner, stream))
+        progress.monitors.append(learner.method.monitor(learner))
+        progress.task, progress.step = number + 1, 0
+        for observer in observers:
+            observer.on_task(learner, progress)
+    return progress
+
+
+def train_task(
+    learner: Learner,
+    stream: Stream,
+    task: Task,
+    settings: TrainSettings,
+    seed: int,
+    progress: Progress,
+    observers: tuple[Observer, ...],
+) -> None:
+    """All steps of one task that are still to be taken."""
+    model, optimizer = learner.model, learner.optimizer
+    parameter = next(iter(learner.parameters.values()))
+    inputs, targets = task.train.samples()
+    inputs, targets = inputs.to(parameter.device, parameter.dtype), targets.to(parameter.device)
+    size = learner.method.batch_size or settings.batch_size
+    steps_per_epoch = -(-len(targets) // size)
+    if len(progress.losses) < task.number:
+        progress.losses.append([])
+    model.train()
+    clock = perf_counter()
+    for step, index in _batches(len(targets), size, settings.epochs, seed, task.number, progress.step):
+        learner.batch_index = index
+        optimizer.zero_grad()
+        loss = learner.loss(model(inputs[index]), targets[index]) + learner.penalty()
+        loss.backward()
+        value = float(loss)
+        if not math.isfinite(value):
+            raise TrainingError(
+                f"the loss became {value} on task {task.number} ({task.name}) at step {step} with learning rate "
+                f"{optimizer.param_groups[0]['lr']:g}: use a smaller learning rate or a weaker penalty"
+            )
+        optimizer.step()
+        progress.step = step
+        progress.loss_sum += value
+        if step % steps_per_epoch == 0:
+            progress.losses[-1].append(progress.loss_sum / steps_per_epoch)
+            progress.loss_sum = 0.0
+        if settings.evaluate_every and step % settings.evaluate_every == 0:
+            progress.seconds["train"] += perf_counter() - clock
+            row = _timed(progress, "evaluate", lambda: evaluate(model, stream))
+            progress.curves.append({"task": task.number, "step": step, "accuracies": row})
+            clock = perf_counter()
+        for observer in observers:
+            observer.on_step(learner, progress, value)
+    progress.seconds["train"] += perf_counter() - clock
+
+
+def _batches(
+    samples: int, size: int, epochs: int, seed: int, task: int, done: int
+) -> Iterator[tuple[int, Tensor]]:
+    """(step from 1, positions) of the batches after step `done`, in an order that depends on seed, task and epoch."""
+    per_epoch = -(-samples // size)
+    for epoch in range(done // per_epoch, epochs):
+        order = torch.randperm(samples, generator=derive_generator("order", seed, task, epoch))
+        for position, index in enumerate(order.split(size)):
+            step = epoch * per_epoch + position + 1
+            if step > done:
+                yield step, index
+
+
+def memorised_accuracy(learner: Learner, stream: Stream) -> dict[int, float]:
+    """Training accuracy on the remembered samples of each finished task.
+
+    Paper: the quantity of Figures 1 to 4.
+    """
+    remembered: dict[int, Tensor] = getattr(learner.method, "remembered", {})
+    return {
+        number: accuracy(learner.model, task := stream.task(number), task.train, index)
+        for number, index in remembered.items()
+        if len(index)
+    }
+
+
+def _timed(progress: Progress, activity: str, work: Any) -> Any:
+    start = perf_counter()
+    result = work()
+    progress.seconds[activity] += perf_counter() - start
+    return result
