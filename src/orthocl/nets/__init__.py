@@ -3,5 +3,6 @@
 from orthocl.nets.heads import MultiHead, use_head
 from orthocl.nets.lenet import LeNet
 from orthocl.nets.mlp import MLP
+from orthocl.nets.registry import NETS, make_net
 
-__all__ = ["MLP", "LeNet", "MultiHead", "use_head"]
+__all__ = ["MLP", "NETS", "LeNet", "MultiHead", "make_net", "use_head"]
