@@ -1,0 +1,132 @@
+"""A Cholesky factor that grows: rows of a Gram matrix join one batch at a time, dependent ones are turned away."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+# Rows per panel of the stored triangle: at 64 the storage is within 64 / m of a packed triangle.
+PANEL = 64
+# Columns eliminated between two updates of the rest of the matrix.
+BLOCK = 64
+
+
+class GrowingCholesky:
+    """L with L L^T = K in float64, as panels of rows: each panel holds rows start..end up to column end.
+
+    Growing never copies what is there, and the storage is half of a square matrix.
+
+    >>> factor = GrowingCholesky()
+    >>> gram = torch.tensor([[4.0, 2.0], [2.0, 5.0]], dtype=torch.float64)
+    >>> factor.extend(torch.zeros(0, 2), gram, threshold=1e-12).tolist()
+    [0, 1]
+    >>> factor.solve(torch.tensor([8.0, 12.0], dtype=torch.float64))
+    tensor([1., 2.], dtype=torch.float64)
+    """
+
+    def __init__(self, panels: Sequence[Tensor] = ()):
+        self.panels: list[Tensor] = list(panels)
+
+    @property
+    def size(self) -> int:
+        """Number of rows."""
+        return self.panels[-1].shape[1] if self.panels else 0
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes stored."""
+        return sum(panel.numel() * panel.element_size() for panel in self.panels)
+
+    def lower(self) -> Tensor:
+        """L as one square matrix."""
+        if not self.panels:
+            return torch.zeros(0, 0, dtype=torch.float64)
+        full = self.panels[0].new_zeros(self.size, self.size)
+        for panel in self.panels:
+            end = panel.shape[1]
+            full[end - len(panel) : end, :end] = panel
+        return full
+
+    def solve_lower(self, right: Tensor) -> Tensor:
+        """L^-1 B for B of shape (size, n)."""
+        solved = torch.empty_like(right)
+        for panel in self.panels:
+            end = panel.shape[1]
+            start = end - len(panel)
+            rest = torch.addmm(right[start:end], panel[:, :start], solved[:start], alpha=-1)
+            solved[start:end] = torch.linalg.solve_triangular(panel[:, start:], rest, upper=False)
+        return solved
+
+    def solve(self, right: Tensor) -> Tensor:
+        """K^-1 c for a vector c."""
+        solved = self.solve_lower(right[:, None])
+        for panel in reversed(self.panels):
+            end = panel.shape[1]
+            start = end - len(panel)
+            solved[start:end] = torch.linalg.solve_triangular(
+                panel[:, start:].t(), solved[start:end], upper=True
+            )
+            solved[:start].addmm_(panel[:, :start].t(), solved[start:end], alpha=-1)
+        return solved[:, 0]
+
+    def extend(self, cross: Tensor, gram: Tensor, threshold: float) -> Tensor:
+        """Join new rows and return the indices of those that were kept, in the order of the new rows of L.
+
+        Args:
+            cross: inner products of the present rows with the new ones, (size, n).
+            gram: inner products of the new rows, (n, n).
+            threshold: a row whose squared distance from the span of the others is at most this is
+                turned away: it adds no direction, only rounding noise divided by almost nothing.
+        """
+        projected = self.solve_lower(cross) if self.size else gram.new_zeros(0, len(gram))
+        rest = gram - projected.t() @ projected
+        factor, failed = torch.linalg.cholesky_ex(rest)
+        if int(failed) == 0 and len(gram) and bool((factor.diagonal().square() > threshold).all()):
+            kept = torch.arange(len(gram), device=gram.device)
+        else:
+            kept, factor = pivoted_cholesky(rest, threshold)
+        self._append(torch.cat([projected[:, kept].t(), factor], 1))
+        return kept
+
+    def _append(self, rows: Tensor) -> None:
+        before = rows.shape[1] - len(rows)
+        for start in range(0, len(rows), PANEL):
+            end = min(start + PANEL, len(rows))
+            self.panels.append(rows[start:end, : before + end].clone())
+
+
+def pivoted_cholesky(matrix: Tensor, threshold: float) -> tuple[Tensor, Tensor]:
+    """Pivots and L with L L^T = matrix[pivots][:, pivots], largest remaining diagonal first.
+
+    Stops when no remaining diagonal exceeds the threshold. Blocked as LAPACK's pstrf: the matrix is
+    updated once per block of columns, by one matrix product.
+    """
+    rest = (matrix + matrix.t()) / 2
+    size = len(rest)
+    factor = rest.new_zeros(size, size)
+    free = torch.ones(size, dtype=torch.bool, device=rest.device)
+    residual = rest.diagonal().clone()
+    pivots: list[int] = []
+    done = False
+    while not done and len(pivots) < size:
+        start = len(pivots)
+        while len(pivots) < min(start + BLOCK, size):
+            pivot = int(torch.where(free, residual, -torch.inf).argmax())
+            value = float(residual[pivot])
+            done = not value > threshold
+            if done:
+                break
+            here = slice(start, len(pivots))
+            column = rest[:, pivot] - factor[:, here] @ factor[pivot, here]
+            column = torch.where(free, column / value**0.5, 0.0)
+            factor[:, len(pivots)] = column
+            residual -= column.square()
+            free[pivot] = False
+            pivots.append(pivot)
+        here = slice(start, len(pivots))
+        rest -= factor[:, here] @ factor[:, here].t()
+        residual = rest.diagonal().clone()
+    order = torch.tensor(pivots, dtype=torch.long, device=rest.device)
+    return order, factor[order][:, : len(pivots)].tril()

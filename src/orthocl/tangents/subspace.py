@@ -1,0 +1,308 @@
+"""Subspace: the span of the remembered tangents, and what of a gradient lies inside or outside of it.
+
+Paper: Algorithm 1 (E, the span; the update is taken along its orthogonal complement).
+
+With G the m x p matrix of tangents and K = G G^T, the projector on the span is G^T K^-1 G. The tangents stay
+factors, K is computed from them in float64, and its Cholesky factor grows with the memory; no vector of
+length m p is ever formed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from orthocl.errors import DataError, SettingsError, StoreError
+from orthocl.tangents.cholesky import GrowingCholesky
+from orthocl.tangents.factors import Tangents
+
+DTYPES = {torch.float64: "float64", torch.float32: "float32", torch.bfloat16: "bfloat16"}
+# A second pass is made when the first leaves more of the span in the result than this many roundings.
+ROUNDINGS = 8.0
+
+
+class Subspace:
+    """The span of tangents, by owner (the number of the task they come from).
+
+    A tangent that adds no direction (a repeated sample, a zero gradient) is not part of the basis. It is set
+    aside rather than forgotten, so that removing the owner of its double brings it back.
+
+    With `components=k`, `append` protects only the k principal directions of the new tangents (PCA-OGD):
+    with K = U diag(s) U^T they are diag(s)^-1/2 U_k^T G, combinations of the rows, kept as a k x m mixing
+    matrix beside the factors. All else is the same.
+
+    Args:
+        parameters: the protected parameters by name; gradients and updates are sequences aligned with them.
+        tolerance: a tangent whose squared distance from the span of the others is at most this fraction of
+            the largest squared norm adds no direction.
+        dtype: storage type of the factors: float64, float32 or bfloat16; by default as they come. The
+            tangents ARE their rounded factors: what is protected is exactly what is stored.
+
+    >>> from orthocl.nets import MLP
+    >>> from orthocl.tangents import collect
+    >>> model = MLP((4,), hidden=(8,), outputs=3)
+    >>> parameters = dict(model.named_parameters())
+    >>> subspace = Subspace(parameters)
+    >>> x, y = torch.randn(5, 4), torch.tensor([0, 1, 2, 0, 1])
+    >>> subspace.append(collect(model, x, y, parameters=parameters), owner=1)
+    5
+    >>> update = subspace.reject([torch.ones_like(p) for p in parameters.values()])
+    >>> subspace.leak(update) < 1e-5
+    True
+    """
+
+    def __init__(
+        self,
+        parameters: Mapping[str, nn.Parameter],
+        tolerance: float = 1e-12,
+        dtype: torch.dtype | None = None,
+    ):
+        if dtype is not None and dtype not in DTYPES:
+            raise SettingsError(f"tangents are stored in {', '.join(DTYPES.values())}, not in {dtype}")
+        if not 0 < tolerance < 1:
+            raise SettingsError(f"expected a rank tolerance between 0 and 1, got {tolerance}")
+        self.names = tuple(parameters)
+        self.shapes = tuple(tuple(parameter.shape) for parameter in parameters.values())
+        self.tolerance = tolerance
+        self.dtype = dtype
+        self._clear()
+
+    def _clear(self) -> None:
+        self.tangents: Tangents | None = None  # the rows of all pieces, in order
+        self._pieces: list[tuple[int, int, Tensor | None]] = []  # owner, rows, mixing
+        self._aside: list[tuple[int, Tangents]] = []  # tangents that added no direction
+        self._factor = GrowingCholesky()
+        self._largest = 0.0  # largest squared norm seen
+
+    # ---- what is in it
+
+    @property
+    def rank(self) -> int:
+        """Number of protected directions."""
+        return self._factor.size
+
+    @property
+    def size(self) -> int:
+        """Number of tangents kept as rows."""
+        return 0 if self.tangents is None else self.tangents.rows
+
+    @property
+    def owners(self) -> tuple[int, ...]:
+        """Who has directions here, in order of first arrival."""
+        return tuple(dict.fromkeys(owner for owner, _, _ in self._pieces))
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of factors, Cholesky factor and mixing matrices, tangents set aside included."""
+        mixing = sum(m.numel() * m.element_size() for _, _, m in self._pieces if m is not None)
+        aside = sum(tangents.nbytes for _, tangents in self._aside)
+        return mixing + aside + self._factor.nbytes + (0 if self.tangents is None else self.tangents.nbytes)
+
+    # ---- what changes it
+
+    def append(self, tangents: Tangents, owner: int, components: int | None = None) -> int:
+        """Protect more tangents, or their `components` principal directions; returns how many are new."""
+        if tangents.names != self.names or tangents.shapes != self.shapes:
+            raise DataError(
+                f"these tangents are of parameters {list(tangents.names)[:3]}..., "
+                f"the subspace protects {list(self.names)[:3]}..."
+            )
+        if self.dtype is not None:
+            tangents = tangents.to(self.dtype)
+        gram = tangents.gram()
+        if not bool(gram.isfinite().all()):
+            raise DataError("tangents that are not finite: the network has diverged or its outputs overflow")
+        self._largest = max(self._largest, float(gram.diagonal().max()))
+        threshold = self.tolerance * self._largest
+        if components is not None:
+            return self._append_components(tangents, owner, gram, components, threshold)
+        alive = (gram.diagonal() > threshold).nonzero()[:, 0]
+        if len(alive) < tangents.rows:  # zero tangents protect nothing, now or later
+            tangents, gram = tangents.select(alive), gram[alive][:, alive]
+        if tangents.rows == 0:
+            return 0
+        kept = self._factor.extend(self._cross(tangents), gram, threshold)
+        if len(kept) < tangents.rows:
+            rest = torch.ones(tangents.rows, dtype=torch.bool, device=kept.device)
+            rest[kept] = False
+            self._aside.append((owner, tangents.select(rest.nonzero()[:, 0])))
+            tangents = tangents.select(kept)
+        if len(kept):
+            self._join(tangents, owner, None)
+        return len(kept)
+
+    def _append_components(
+        self, tangents: Tangents, owner: int, gram: Tensor, components: int, threshold: float
+    ) -> int:
+        if components < 1:
+            raise SettingsError(f"expected at least one principal component, got {components}")
+        values, vectors = torch.linalg.eigh(gram)
+        first = values.flip(0)[:components] > threshold
+        mixing = (vectors.flip(1)[:, :components][:, first] / values.flip(0)[:components][first].sqrt()).t()
+        if len(mixing) == 0:
+            return 0
+        # The directions have norm 1 whatever the tangents' scale: so has the tolerance.
+        kept = self._factor.extend(
+            self._cross(tangents) @ mixing.t(), mixing @ gram @ mixing.t(), self.tolerance
+        )
+        if len(kept):
+            self._join(tangents, owner, mixing[kept])
+        return len(kept)
+
+    def _cross(self, tangents: Tangents) -> Tensor:
+        """Inner products of the present directions with new tangents."""
+        if self.tangents is None:
+            return torch.zeros(0, tangents.rows, dtype=torch.float64)
+        return self._mix(self.tangents.gram(tangents))
+
+    def _join(self, tangents: Tangents, owner: int, mixing: Tensor | None) -> None:
+        self.tangents = tangents if self.tangents is None else Tangents.concatenate([self.tangents, tangents])
+        self._pieces.append((owner, tangents.rows, mixing))
+
+    def replace(self, pieces: Sequence[tuple[int, Tangents]], components: int | None = None) -> int:
+        """Forget everything and protect these tangents instead (OGD+); returns the new rank."""
+        self._clear()
+        for owner, tangents in pieces:
+            self.append(tangents, owner, components)
+        return self.rank
+
+    def remove(self, owner: int) -> int:
+        """Stop protecting an owner's tangents; returns how many directions went."""
+        before = self.rank
+        if owner not in self.owners and owner not in {who for who, _ in self._aside}:
+            raise SettingsError(f"no tangents of owner {owner}; the owners are {list(self.owners)}")
+        rows = self.tangents
+        pieces, aside = self._pieces, [(who, tangents) for who, tangents in self._aside if who != owner]
+        self._clear()
+        start = 0
+        for who, count, mixing in pieces:
+            if who != owner and rows is not None:
+                self._restore(rows.select(torch.arange(start, start + count)), who, mixing)
+            start += count
+        for who, tangents in aside:
+            self.append(tangents, who)
+        return before - self.rank
+
+    def _restore(self, tangents: Tangents, owner: int, mixing: Tensor | None) -> None:
+        """Put back a piece whose directions are known to be independent."""
+        if mixing is None:
+            self.append(tangents, owner)
+            return
+        gram = tangents.gram()
+        self._largest = max(self._largest, float(gram.diagonal().max()))
+        kept = self._factor.extend(
+            self._cross(tangents) @ mixing.t(), mixing @ gram @ mixing.t(), self.tolerance
+        )
+        self._join(tangents, owner, mixing[kept])
+
+    # ---- what it does to a gradient
+
+    def _mix(self, rows: Tensor) -> Tensor:
+        """From one number (or line) per row to one per direction."""
+        if all(mixing is None for _, _, mixing in self._pieces):
+            return rows
+        parts = rows.split([count for _, count, _ in self._pieces])
+        return torch.cat(
+            [part if m is None else m @ part for part, (_, _, m) in zip(parts, self._pieces, strict=True)]
+        )
+
+    def _unmix(self, directions: Tensor) -> Tensor:
+        """The transpose of `_mix`."""
+        if all(mixing is None for _, _, mixing in self._pieces):
+            return directions
+        sizes = [count if m is None else len(m) for _, count, m in self._pieces]
+        parts = directions.split(sizes)
+        return torch.cat(
+            [part if m is None else m.t() @ part for part, (_, _, m) in zip(parts, self._pieces, strict=True)]
+        )
+
+    def solve(self, coefficients: Tensor) -> Tensor:
+        """The weights w of the rows with G^T w = the projection of g on the span, from coefficients G g."""
+        return self._unmix(self._factor.solve(self._mix(coefficients.double()))).to(coefficients.dtype)
+
+    def inverse(self, dtype: torch.dtype = torch.float64) -> Tensor:
+        """The matrix of `solve`, rows x rows: K^-1, or M^T (M K M^T)^-1 M with principal components."""
+        if self.rank == 0:
+            return torch.zeros(self.size, self.size, dtype=dtype)
+        inverse = torch.cholesky_inverse(self._factor.lower())
+        if any(mixing is not None for _, _, mixing in self._pieces):
+            inverse = self._unmix(self._unmix(inverse).t())
+        return inverse.to(dtype)
+
+    def _split(self, gradient: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
+        """The parts inside and outside of the span, in two passes where rounding asks for it."""
+        if len(gradient) != len(self.names):
+            raise DataError(f"expected a gradient of {len(self.names)} tensors, got {len(gradient)}")
+        outside = [part.detach() for part in gradient]
+        inside = [torch.zeros_like(part) for part in outside]
+        if self.tangents is None:
+            return inside, [part.clone() for part in outside]
+        enough = ROUNDINGS * torch.finfo(outside[0].dtype).eps * float(norm(outside))
+        for _ in range(2):
+            coefficients = self.tangents.coefficients(outside)
+            weights = self.solve(coefficients)
+            # ||G^T w||^2 = w . G g, so the size of the correction is known before it is made.
+            if float(weights.double() @ coefficients.double()) <= enough**2:
+                break
+            correction = self.tangents.combine(weights)
+            outside = [part - change for part, change in zip(outside, correction, strict=True)]
+            inside = [part + change for part, change in zip(inside, correction, strict=True)]
+        return inside, outside
+
+    def reject(self, gradient: Sequence[Tensor]) -> list[Tensor]:
+        """The part of a gradient or update that is orthogonal to every protected tangent."""
+        return self._split(gradient)[1]
+
+    def project(self, gradient: Sequence[Tensor]) -> list[Tensor]:
+        """The part of a gradient or update inside the span of the protected tangents."""
+        return self._split(gradient)[0]
+
+    def leak(self, gradient: Sequence[Tensor]) -> float:
+        """The norm of the protected part of a gradient or update, as a fraction of its norm."""
+        whole = float(norm(gradient))
+        if self.tangents is None or whole == 0.0:
+            return 0.0
+        coefficients = self.tangents.coefficients([part.detach().double() for part in gradient])
+        inside = self._factor.solve_lower(self._mix(coefficients)[:, None])
+        return float(inside.norm()) / whole
+
+    # ---- saving
+
+    def state_dict(self) -> dict[str, object]:
+        """Tensors and JSON values, nested."""
+        return {
+            "names": list(self.names),
+            "tolerance": self.tolerance,
+            "largest": self._largest,
+            "pieces": [
+                {"owner": owner, "rows": rows, "mixing": mixing} for owner, rows, mixing in self._pieces
+            ],
+            "tangents": None if self.tangents is None else self.tangents.state_dict(),
+            "aside": [{"owner": owner, "tangents": tangents.state_dict()} for owner, tangents in self._aside],
+            "factor": list(self._factor.panels),
+        }
+
+    def load_state_dict(self, state: Mapping[str, object]) -> None:
+        """Take over a saved state; the protected parameters must be the same."""
+        if state["names"] != list(self.names):
+            raise StoreError(
+                f"the saved subspace protects {state['names']}, this one {list(self.names)}: "
+                "build it with the parameters of the run that saved it"
+            )
+        self._clear()
+        self.tolerance = float(state["tolerance"])  # type: ignore[arg-type]
+        self._largest = float(state["largest"])  # type: ignore[arg-type]
+        self._factor = GrowingCholesky(state["factor"])  # type: ignore[arg-type]
+        for piece in state["pieces"]:  # type: ignore[attr-defined]
+            self._pieces.append((int(piece["owner"]), int(piece["rows"]), piece["mixing"]))
+        for part in state["aside"]:  # type: ignore[attr-defined]
+            self._aside.append((int(part["owner"]), Tangents.from_state_dict(part["tangents"])))
+        if state["tangents"] is not None:
+            self.tangents = Tangents.from_state_dict(state["tangents"])  # type: ignore[arg-type]
+
+
+def norm(gradient: Sequence[Tensor]) -> Tensor:
+    """Euclidean norm of a gradient, in float64."""
+    return torch.stack([part.detach().double().norm() for part in gradient]).norm()
