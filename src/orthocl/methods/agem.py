@@ -72,7 +72,7 @@ class AGEM(Method):
 
     def end_task(self, learner: Learner) -> None:
         """Keep samples of the task."""
-        self.memory.add(learner.current_task, self.memory_per_task, learner.generator)
+        self.memory.add(learner, self.memory_per_task)
 
 
 @dataclass

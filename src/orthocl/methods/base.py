@@ -34,6 +34,8 @@ class Method:
 
     name: ClassVar[str] = ""
     projects: ClassVar[bool] = False
+    first_task_is_sgd: ClassVar[bool] = True
+    """Whether the method is plain training as long as there is nothing to protect."""
     batch_size: ClassVar[int | None] = None
     """A batch size that the method brings along; the runner prefers it to its own."""
 
@@ -86,4 +88,6 @@ class Method:
 
 def dot(left: Gradient, right: Gradient) -> Tensor:
     """Inner product of two gradients."""
-    return torch.stack([torch.dot(a.reshape(-1), b.reshape(-1)) for a, b in zip(left, right, strict=True)]).sum()
+    return torch.stack(
+        [torch.dot(a.reshape(-1), b.reshape(-1)) for a, b in zip(left, right, strict=True)]
+    ).sum()

@@ -69,7 +69,7 @@ class EWC(Method):
     def estimate(self, learner: Learner) -> list[Tensor]:
         """Diagonal of the Fisher information of the current task."""
         count = len(learner.current_task.train) if self.fisher_samples is None else self.fisher_samples
-        piece = draw(learner.current_task, count, learner.generator)
+        piece = draw(learner, count)
 
         def log_likelihood(outputs: Tensor, targets: Tensor) -> Tensor:
             if targets.is_floating_point():  # regression: unit-variance Gaussian around the outputs

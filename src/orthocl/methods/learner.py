@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 from orthocl.errors import DataError, StoreError, TrainingError
-from orthocl.methods.base import Gradient, Method
+from orthocl.methods.base import Method
 from orthocl.methods.state import read_state, write_state
 from orthocl.nets.heads import MultiHead
 from orthocl.streams.arrays import DatasetSplit
@@ -58,7 +59,7 @@ class Learner:
         kind = type(self.method)
         self._transforms = kind.transform is not Method.transform
         self._watches = kind.after_step is not Method.after_step
-        self._protected = list(self.parameters.values())
+        self._protected: list[Tensor] = list(self.parameters.values())
         self._gradient: list[Tensor] = []
         self._before: list[Tensor] = []
         self._undo: list[Callable[[], object]] = []
@@ -106,7 +107,7 @@ class Learner:
                 if parameter not in chosen and parameter.requires_grad:
                     parameter.requires_grad_(False)
                     parameter.grad = None
-                    self._undo.append(lambda parameter=parameter: parameter.requires_grad_(True))
+                    self._undo.append(partial(parameter.requires_grad_, True))
         if self.batch_norm == "freeze" and self.tasks_done > 0:
             for module in self.model.modules():
                 if isinstance(module, nn.modules.batchnorm._BatchNorm):
@@ -119,13 +120,22 @@ class Learner:
         self._undo, self._gradient, self._before = [], [], []
         self.task = self.batch_index = None
 
-    def until_task_ends(
-        self, owner: dict[str, Any], key: str, value: Any, before: Any = None
-    ) -> None:
+    def until_task_ends(self, owner: dict[str, Any], key: str, value: Any, before: Any = None) -> None:
         """Set owner[key] (a setting of the optimizer or of a layer) for the rest of the task, then put it back."""
         original = owner[key] if before is None else before
         owner[key] = value
         self._undo.append(lambda: owner.__setitem__(key, original))
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model computes."""
+        return self._protected[0].device
+
+    def to_model(self, inputs: Tensor) -> Tensor:
+        """Inputs on the model's device and, unless they are integers, in its precision."""
+        if inputs.is_floating_point():
+            return inputs.to(self.device, self._protected[0].dtype)
+        return inputs.to(self.device)
 
     @property
     def current_task(self) -> Task:
@@ -174,8 +184,7 @@ class Learner:
     def after_step(self) -> None:
         """Second half of a step, after the optimizer has moved the parameters."""
         if self._transforms and self.stage == "update":
-            update: Gradient = torch._foreach_sub(self._protected, self._before)
-            update = self.method.transform(self, update)
+            update = self.method.transform(self, torch._foreach_sub(self._protected, self._before))
             for parameter, before, change in zip(self._protected, self._before, update, strict=True):
                 torch.add(before, change, out=parameter.data)
         if self._watches:
@@ -198,11 +207,15 @@ class Learner:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what `state_dict` gave, into a learner with the same method and the same protected parameters."""
         if state.get("method") != self.method.name:
-            raise StoreError(f"this is a state of method {state.get('method')!r}, not of {self.method.name!r}")
+            raise StoreError(
+                f"this is a state of method {state.get('method')!r}, not of {self.method.name!r}"
+            )
         shapes = {name: list(p.shape) for name, p in self.parameters.items()}
         if state["parameters"] != shapes:
             odd = sorted(set(map(str, state["parameters"].items())) ^ set(map(str, shapes.items())))
-            raise StoreError(f"this state belongs to another model; protected parameters that differ: {odd[:4]}")
+            raise StoreError(
+                f"this state belongs to another model; protected parameters that differ: {odd[:4]}"
+            )
         self.tasks_done = state["tasks_done"]
         self.generator.set_state(state["random"])
         self.method.load_state_dict(state["state"], self)

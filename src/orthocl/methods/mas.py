@@ -42,14 +42,24 @@ class MAS(Method):
         """The quadratic around the weights of the last finished task."""
         if not self.importance:
             return None
-        return quadratic_penalty(list(learner.parameters.values()), self.importance, self.centre, self.strength)
+        return quadratic_penalty(
+            list(learner.parameters.values()), self.importance, self.centre, self.strength
+        )
 
     def end_task(self, learner: Learner) -> None:
         """Add the sensitivity of the outputs to each weight."""
-        count = len(learner.current_task.train) if self.importance_samples is None else self.importance_samples
-        piece = draw(learner.current_task, count, learner.generator)
-        new = mean_of_gradients(
-            learner, piece, lambda outputs, _: outputs.square().flatten(1).sum(1), torch.abs, self.importance_batch
+        count = (
+            len(learner.current_task.train) if self.importance_samples is None else self.importance_samples
         )
-        self.importance = [a + b for a, b in zip(self.importance, new, strict=True)] if self.importance else new
+        piece = draw(learner, count)
+        new = mean_of_gradients(
+            learner,
+            piece,
+            lambda outputs, _: outputs.square().flatten(1).sum(1),
+            torch.abs,
+            self.importance_batch,
+        )
+        self.importance = (
+            [a + b for a, b in zip(self.importance, new, strict=True)] if self.importance else new
+        )
         self.centre = [p.detach().clone() for p in learner.parameters.values()]

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from orthocl.errors import SettingsError
-from orthocl.streams.base import Task
+from orthocl.methods.learner import Learner
 
 
 @dataclass(frozen=True)
@@ -50,10 +50,10 @@ class SampleMemory:
     def __len__(self) -> int:
         return sum(len(piece) for piece in self)
 
-    def add(self, task: Task, count: int, generator: torch.Generator) -> Remembered:
-        """Draw `count` samples uniformly, without replacement (all of them if the task has fewer)."""
-        piece = draw(task, count, generator)
-        self.pieces[task.number] = piece
+    def add(self, learner: Learner, count: int) -> Remembered:
+        """Draw samples of the current task and keep them."""
+        piece = draw(learner, count)
+        self.pieces[piece.task] = piece
         self._joined = {}
         return piece
 
@@ -97,10 +97,12 @@ class SampleMemory:
         self._joined = {}
 
 
-def draw(task: Task, count: int, generator: torch.Generator) -> Remembered:
-    """A uniform draw of `count` training samples of a task, or all of them in random order."""
+def draw(learner: Learner, count: int) -> Remembered:
+    """A uniform draw of `count` training samples of the current task (all of them if it has fewer), for its model."""
     if count < 0:
         raise SettingsError(f"a memory cannot hold {count} samples per task: give 0 or more")
-    index = torch.randperm(len(task.train), generator=generator)[:count]
+    task = learner.current_task
+    index = torch.randperm(len(task.train), generator=learner.generator)[:count]
     inputs, targets = task.train.samples(index)
+    inputs, targets = learner.to_model(inputs), targets.to(learner.device)
     return Remembered(task.number, task.head, index, inputs, targets)

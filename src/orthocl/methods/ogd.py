@@ -16,7 +16,6 @@ from orthocl.methods.base import Gradient, Method
 from orthocl.methods.learner import Learner
 from orthocl.methods.memory import Remembered, draw
 from orthocl.nets.heads import use_head
-from orthocl.tangents.adapter import Adapter
 from orthocl.tangents.factors import Tangents, Variant, collect
 from orthocl.tangents.subspace import Subspace
 
@@ -47,7 +46,6 @@ class OGD(Method):
     engine: Literal["auto", "adapter", "project"] = "auto"
     storage: Literal["float32", "float64", "bfloat16"] | None = None
     subspace: Subspace | None = field(default=None, init=False, repr=False)
-    adapter: Adapter | None = field(default=None, init=False, repr=False)
     remembered: dict[int, Tensor] = field(default_factory=dict, init=False, repr=False)
     """Task number -> positions of the remembered samples in its training data."""
 
@@ -57,26 +55,17 @@ class OGD(Method):
             return
         if learner.stage == "gradient":
             self._project_momentum(learner, self.subspace)
-            if self.engine == "adapter" or (self.engine == "auto" and self._adapter_pays(learner)):
-                self.adapter = Adapter(learner.model, self.subspace, learner.parameters)
 
     def transform(self, learner: Learner, gradient: Gradient) -> Gradient:
         """The part of the gradient (or update) that leaves the remembered outputs alone."""
-        if self.subspace is None or self.adapter is not None:
+        if self.subspace is None:
             return gradient
         return self.subspace.reject(gradient)
 
-    def after_step(self, learner: Learner, gradient: Gradient, step: Gradient) -> None:
-        """The adapter's own half of the step."""
-        if self.adapter is not None:
-            group = learner.optimizer.param_groups[0]
-            self.adapter.step(group["lr"], group["momentum"], group["nesterov"], group["dampening"])
-
     def end_task(self, learner: Learner) -> None:
         """Remember tangents of samples drawn from the task."""
-        self._remove_adapter()
         task = learner.current_task
-        piece = draw(task, self.memory_per_task, learner.generator)
+        piece = draw(learner, self.memory_per_task)
         self.remembered[task.number] = piece.index
         if len(piece):
             self._subspace(learner).append(self._collect(learner, piece), owner=task.number)
@@ -101,17 +90,15 @@ class OGD(Method):
     def _dtype(self) -> torch.dtype | None:
         return None if self.storage is None else getattr(torch, self.storage)
 
-    def _project_momentum(self, learner: Learner) -> None:
+    def _project_momentum(self, learner: Learner, subspace: Subspace) -> None:
         """Momentum gathered on earlier tasks would carry the step back into the protected space."""
-        if learner.stage != "gradient" or self.subspace is None:
-            return
         states = [learner.optimizer.state[p] for p in learner.parameters.values()]
         if any(state.get("momentum_buffer") is not None for state in states):
             buffers = [
                 torch.zeros_like(p) if s.get("momentum_buffer") is None else s["momentum_buffer"]
                 for p, s in zip(learner.parameters.values(), states, strict=True)
             ]
-            for state, buffer in zip(states, self.subspace.reject(buffers), strict=True):
+            for state, buffer in zip(states, subspace.reject(buffers), strict=True):
                 state["momentum_buffer"] = buffer
 
     def monitor(self, learner: Learner) -> dict[str, float]:

@@ -41,9 +41,8 @@ class OGDPlus(OGD):
             seen = len(self.memory.pieces) + (task.number not in self.memory.pieces)
             count = min(count, self.memory_total // seen)
             self.memory.shrink(count)
-        self.memory.add(task, count, learner.generator)
+        self.memory.add(learner, count)
         self.remembered = {piece.task: piece.index for piece in self.memory}
-        self._remove_adapter()
         pieces = [(piece.task, self._collect(learner, piece)) for piece in self.memory if len(piece)]
         if self.refresh == "replace":
             self._subspace(learner).replace(pieces)

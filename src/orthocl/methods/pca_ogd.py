@@ -36,9 +36,8 @@ class PCAOGD(OGD):
         if self.components < 1:
             raise SettingsError(f"pca-ogd needs at least one component per task, got {self.components}")
         task = learner.current_task
-        piece = draw(task, self.memory_per_task, learner.generator)
+        piece = draw(learner, self.memory_per_task)
         self.remembered[task.number] = piece.index
-        self._remove_adapter()
         if len(piece):
             tangents = self._collect(learner, piece)
             self._subspace(learner).append(tangents, owner=task.number, components=self.components)

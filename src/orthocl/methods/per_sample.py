@@ -42,7 +42,9 @@ def mean_of_gradients(
             if batch == 1:
                 _add_samples(learner, piece, quantity, function, total)
             else:
-                for inputs, targets in zip(piece.inputs.split(batch), piece.targets.split(batch), strict=True):
+                for inputs, targets in zip(
+                    piece.inputs.split(batch), piece.targets.split(batch), strict=True
+                ):
                     value = quantity(model(inputs), targets).mean()
                     found = torch.autograd.grad(value, list(parameters.values()), allow_unused=True)
                     for sum_, gradient in zip(total, found, strict=True):
@@ -69,10 +71,12 @@ def _add_samples(
         (cotangents,) = torch.autograd.grad(quantity(outputs, piece.targets).sum(), outputs)
 
     def one(values: dict[str, Tensor], inputs: Tensor, cotangent: Tensor) -> Tensor:
-        return (functional_call(learner.model, values, (inputs[None],))[0] * cotangent).sum()
+        outputs: Tensor = functional_call(learner.model, values, (inputs[None],))
+        return (outputs[0] * cotangent).sum()
 
     per_sample = vmap(grad(one), in_dims=(None, 0, 0))
     chunk = max(1, CHUNK_ELEMENTS // max(1, sum(p.numel() for p in parameters.values())))
-    for inputs, cotangent in zip(piece.inputs.split(chunk), cotangents.split(chunk), strict=True):
-        for sum_, gradient in zip(total, per_sample(parameters, inputs, cotangent).values(), strict=True):
-            sum_ += function(gradient).sum(0) / len(piece)
+    with torch.no_grad():
+        for inputs, cotangent in zip(piece.inputs.split(chunk), cotangents.split(chunk), strict=True):
+            for sum_, gradient in zip(total, per_sample(parameters, inputs, cotangent).values(), strict=True):
+                sum_ += function(gradient).sum(0) / len(piece)

@@ -12,7 +12,7 @@ from torch import Tensor
 def quadratic_penalty(
     parameters: Sequence[Tensor], importance: Sequence[Tensor], centre: Sequence[Tensor], strength: float
 ) -> Tensor:
-    """strength * sum importance * (w - centre)^2, with its gradient computed in the same pass.
+    """Strength * sum importance * (w - centre)^2, with its gradient computed in the same pass.
 
     >>> w = torch.tensor([3.0], requires_grad=True)
     >>> penalty = quadratic_penalty([w], [torch.tensor([2.0])], [torch.tensor([1.0])], strength=0.5)

@@ -45,7 +45,9 @@ def _check(method: str, key: str, value: Any, hint: Any) -> None:
     choices = get_args(hint) if get_origin(hint) not in (Literal, None) else (hint,)
     literals = [option for choice in choices if get_origin(choice) is Literal for option in get_args(choice)]
     kinds = tuple(choice for choice in choices if isinstance(choice, type))
-    accepted = value in literals or (isinstance(value, kinds) and not (isinstance(value, bool) and bool not in kinds))
+    accepted = value in literals or (
+        isinstance(value, kinds) and not (isinstance(value, bool) and bool not in kinds)
+    )
     if accepted or (float in kinds and isinstance(value, int) and not isinstance(value, bool)):
         return
     expected = " or ".join([repr(option) for option in literals] + [kind.__name__ for kind in kinds])

@@ -47,12 +47,16 @@ class SI(Method):
         """The quadratic around the weights of the last finished task."""
         if learner.tasks_done == 0:
             return None
-        return quadratic_penalty(list(learner.parameters.values()), self.importance, self.centre, self.strength)
+        return quadratic_penalty(
+            list(learner.parameters.values()), self.importance, self.centre, self.strength
+        )
 
     def after_step(self, learner: Learner, gradient: Gradient, step: Gradient) -> None:
         """Add this step's share of the path integral."""
         loss_gradient = list(gradient)
-        if learner.tasks_done > 0:  # take the penalty's own gradient, at the weights before the step, off again
+        if (
+            learner.tasks_done > 0
+        ):  # take the penalty's own gradient, at the weights before the step, off again
             before = torch._foreach_sub(list(learner.parameters.values()), list(step))
             pull = torch._foreach_mul(torch._foreach_sub(before, self.centre), self.importance)
             loss_gradient = list(torch._foreach_add(loss_gradient, pull, alpha=-2 * self.strength))

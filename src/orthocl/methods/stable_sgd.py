@@ -28,6 +28,7 @@ class StableSGD(Method):
     """
 
     name: ClassVar[str] = "stable-sgd"
+    first_task_is_sgd: ClassVar[bool] = False
 
     decay: float = 0.8
     dropout: float | None = 0.3

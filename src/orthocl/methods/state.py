@@ -92,7 +92,9 @@ def _pack(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:
         return value
     if isinstance(value, torch.dtype):
         return str(value)
-    raise StoreError(f"state {path or '/'} holds a {type(value).__name__}: only tensors and JSON values can be saved")
+    raise StoreError(
+        f"state {path or '/'} holds a {type(value).__name__}: only tensors and JSON values can be saved"
+    )
 
 
 def _unpack(value: Any, tensors: Mapping[str, Tensor]) -> Any:

@@ -32,7 +32,9 @@ class AccuracyMatrix:
     def __post_init__(self) -> None:
         tasks = len(self.rows) - 1
         if tasks < 1:
-            raise DataError("an accuracy matrix needs a row at initialisation and one row per task, at least two rows")
+            raise DataError(
+                "an accuracy matrix needs a row at initialisation and one row per task, at least two rows"
+            )
         for number, row in enumerate(self.rows):
             if len(row) != tasks:
                 raise DataError(
@@ -43,7 +45,9 @@ class AccuracyMatrix:
                 raise DataError(f"row {number} holds an infinite accuracy")
 
     @classmethod
-    def from_rows(cls, rows: Sequence[Sequence[float]], *, initial: Sequence[float] | None = None) -> AccuracyMatrix:
+    def from_rows(
+        cls, rows: Sequence[Sequence[float]], *, initial: Sequence[float] | None = None
+    ) -> AccuracyMatrix:
         """From rows 0 .. T; or from rows 1 .. T with `initial` as row 0 (NaN values if it was not measured)."""
         whole = [list(initial), *rows] if initial is not None else list(rows)
         return cls(tuple(tuple(float(value) for value in row) for row in whole))
@@ -57,7 +61,9 @@ class AccuracyMatrix:
         """a[t, tau]: accuracy on task tau (from 1) after task t (0 is initialisation)."""
         after, task = position
         if not (0 <= after <= self.tasks and 1 <= task <= self.tasks):
-            raise IndexError(f"a[{after}, {task}] does not exist: t is 0..{self.tasks}, tau is 1..{self.tasks}")
+            raise IndexError(
+                f"a[{after}, {task}] does not exist: t is 0..{self.tasks}, tau is 1..{self.tasks}"
+            )
         return self.rows[after][task - 1]
 
     def __hash__(self) -> int:

@@ -75,7 +75,9 @@ def attach(
         parameters=parameters,
         loss=loss or default_loss,
         generator=derive_generator("method", seed),
-        stage="gradient" if not method.projects or commutes_with_projection(optimizer, parameters) else "update",
+        stage="gradient"
+        if not method.projects or commutes_with_projection(optimizer, parameters)
+        else "update",
         batch_norm=batch_norm,
     )
     reason = method.refusal(learner)

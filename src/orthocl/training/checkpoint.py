@@ -41,5 +41,7 @@ def load_checkpoint(path: str | Path, learner: Learner, stream: Stream) -> Progr
         learner.load_state_dict(state["learner"])
         torch.set_rng_state(state["random"])
     except (KeyError, TypeError, RuntimeError, ValueError) as error:
-        raise StoreError(f"checkpoint {path} does not fit this run ({error}): delete it to start over") from error
+        raise StoreError(
+            f"checkpoint {path} does not fit this run ({error}): delete it to start over"
+        ) from error
     return progress

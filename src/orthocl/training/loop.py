@@ -81,7 +81,9 @@ class Progress:
     monitors: list[dict[str, float]] = field(default_factory=list)
     losses: list[list[float]] = field(default_factory=list)
     loss_sum: float = 0.0
-    seconds: dict[str, float] = field(default_factory=lambda: {"train": 0.0, "remember": 0.0, "evaluate": 0.0})
+    seconds: dict[str, float] = field(
+        default_factory=lambda: {"train": 0.0, "remember": 0.0, "evaluate": 0.0}
+    )
 
     def state_dict(self) -> dict[str, Any]:
         """Everything, as JSON values."""
@@ -151,9 +153,8 @@ def train_task(
 ) -> None:
     """All steps of one task that are still to be taken."""
     model, optimizer = learner.model, learner.optimizer
-    parameter = next(iter(learner.parameters.values()))
     inputs, targets = task.train.samples()
-    inputs, targets = inputs.to(parameter.device, parameter.dtype), targets.to(parameter.device)
+    inputs, targets = learner.to_model(inputs), targets.to(learner.device)
     size = learner.method.batch_size or settings.batch_size
     steps_per_epoch = -(-len(targets) // size)
     if len(progress.losses) < task.number:
@@ -165,7 +166,7 @@ def train_task(
         optimizer.zero_grad()
         loss = learner.loss(model(inputs[index]), targets[index]) + learner.penalty()
         loss.backward()
-        value = float(loss)
+        value = loss.item()
         if not math.isfinite(value):
             raise TrainingError(
                 f"the loss became {value} on task {task.number} ({task.name}) at step {step} with learning rate "

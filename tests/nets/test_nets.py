@@ -1,0 +1,57 @@
+import pytest
+import torch
+from torch import nn
+
+from orthocl.errors import SettingsError
+from orthocl.nets import MLP, LeNet, MultiHead, make_net, use_head
+
+
+def test_sizes_of_the_protocol():
+    assert sum(p.numel() for p in MLP((1024,), outputs=10).parameters()) == 113_610
+    lenet = LeNet((3, 32, 32), hidden=200)
+    assert lenet[9].in_features == 3200
+    assert lenet(torch.zeros(2, 3, 32, 32)).shape == (2, 200)
+
+
+def test_a_head_is_chosen_by_name_and_only_it_gets_gradients():
+    model = MultiHead(MLP((4,), hidden=(5,)), {"a.b": 2, "c": 3})
+    model.select("c")
+    model(torch.ones(1, 4)).sum().backward()
+    assert model(torch.ones(1, 4)).shape == (1, 3)
+    assert [p.grad is None for p in model.heads[0].parameters()] == [True, True]
+    with use_head(model, "a.b"):
+        assert model(torch.ones(1, 4)).shape == (1, 2)
+    assert model.selected == "c"
+    with pytest.raises(SettingsError, match="unknown head 'd'"):
+        model.select("d")
+
+
+def test_use_head_leaves_other_models_alone():
+    with use_head(nn.Linear(1, 1), "anything"):
+        pass  # reaching the next line is the point
+    assert not hasattr(nn.Linear(1, 1), "selected")
+
+
+def test_a_trunk_without_features_and_a_net_without_heads_are_refused():
+    with pytest.raises(SettingsError, match="features"):
+        MultiHead(nn.Linear(2, 2), {"a": 1})
+    with pytest.raises(SettingsError, match="at least one head"):
+        MultiHead(MLP((2,)), {})
+
+
+def test_nets_by_name():
+    before = torch.get_rng_state()
+    one, two = (make_net("mlp", (4,), {"main": 3}, {"hidden": [6]}, seed=s) for s in (1, 1))
+    other = make_net("mlp", (4,), {"main": 3}, {"hidden": [6]}, seed=2)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert all(torch.equal(a, b) for a, b in zip(one.parameters(), two.parameters(), strict=True))
+    assert not torch.equal(next(one.parameters()), next(other.parameters()))
+    assert isinstance(make_net("lenet", (3, 8, 8), {"1": 2, "2": 2}), MultiHead)
+    with pytest.raises(SettingsError, match="did you mean 'hidden'"):
+        make_net("mlp", (4,), {"main": 3}, {"hiden": [6]})
+    with pytest.raises(SettingsError, match="unknown net"):
+        make_net("transformer", (4,), {"main": 3})
+    with pytest.raises(SettingsError, match="at least one unit"):
+        make_net("mlp", (4,), {"main": 3}, {"hidden": [0]})
+    with pytest.raises(SettingsError, match="images"):
+        make_net("lenet", (4,), {"main": 3})
