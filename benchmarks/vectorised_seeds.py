@@ -17,6 +17,7 @@ Two step rules: plain SGD, and OGD through the tangent adapter with m remembered
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import time
 from collections.abc import Callable
@@ -55,7 +56,7 @@ def make_problem(seeds: int, steps: int, memory: int) -> Problem:
     for _ in range(seeds):
         order.append(torch.randint(0, SAMPLES, (steps, BATCH), generator=generator))
         layers: list[Tensor] = []
-        for fan_in, fan_out in zip(WIDTHS, WIDTHS[1:], strict=False):
+        for fan_in, fan_out in itertools.pairwise(WIDTHS):
             bound = fan_in**-0.5
             layers += [
                 (2 * torch.rand(fan_in, fan_out, generator=generator) - 1) * bound,
@@ -64,7 +65,7 @@ def make_problem(seeds: int, steps: int, memory: int) -> Problem:
         weights.append(layers)
         pieces = [
             (torch.rand(memory, i, generator=generator), torch.randn(memory, o, generator=generator) * 0.1)
-            for i, o in zip(WIDTHS, WIDTHS[1:], strict=False)
+            for i, o in itertools.pairwise(WIDTHS)
         ]
         factors.append(pieces)
         gram = sum((d @ d.T) * (a @ a.T + 1) for a, d in pieces) if memory else torch.zeros(0, 0)
@@ -78,7 +79,7 @@ def separate(problem: Problem) -> list[list[Tensor]]:
 
 
 def _one_seed(problem: Problem, seed: int) -> list[Tensor]:
-    layers = [nn.Linear(i, o) for i, o in zip(WIDTHS, WIDTHS[1:], strict=False)]
+    layers = [nn.Linear(i, o) for i, o in itertools.pairwise(WIDTHS)]
     for number, layer in enumerate(layers):
         with torch.no_grad():
             layer.weight.copy_(problem.weights[seed][2 * number].T)
@@ -140,7 +141,9 @@ def stacked(problem: Problem) -> list[list[Tensor]]:
         optimizer.step()
         if memory:
             with torch.no_grad():
-                for seed, inverse in enumerate(problem.inverse):  # batched matrix-vector products are 4-8 x slower
+                for seed, inverse in enumerate(
+                    problem.inverse
+                ):  # batched matrix-vector products are 4-8 x slower
                     alpha[seed].add_(inverse @ alpha.grad[seed], alpha=RATE)
     with torch.no_grad():
         for chunk in problem.test.split(1000):
@@ -174,7 +177,9 @@ def vmapped(problem: Problem) -> list[list[Tensor]]:
     return [[p[seed] for p in parameters] for seed in range(len(problem.order))]
 
 
-def measure(work: Callable[[Problem], list[list[Tensor]]], problem: Problem) -> tuple[float, list[list[Tensor]]]:
+def measure(
+    work: Callable[[Problem], list[list[Tensor]]], problem: Problem
+) -> tuple[float, list[list[Tensor]]]:
     start = time.process_time()
     result = work(problem)
     return time.process_time() - start, result
