@@ -1,4 +1,4 @@
-"""A Cholesky factor that grows: rows of a Gram matrix join one batch at a time, dependent ones are turned away."""
+"""A Cholesky factor that grows: rows join a few at a time, dependent ones are turned away."""
 
 from __future__ import annotations
 

@@ -81,5 +81,5 @@ class LayerShape:
 
 
 def adapter_is_cheaper(shape: LayerShape, batch_size: int, cached_input: bool = False) -> bool:
-    """Whether a factored layer's training step is cheaper with the adapter than by projecting its gradient."""
+    """Whether a factored layer's step is cheaper with the adapter than by projecting its gradient."""
     return shape.adapter(batch_size, cached_input) < shape.projection("factored")

@@ -3,171 +3,35 @@
 Paper: section 3, the vectors v (OGD-GTL, OGD-AVE, OGD-ALL of Farajtabar et al.).
 
 One forward and one backward pass of the SUM of the remembered outputs give every layer's input and output
-derivative for the whole batch, because in eval mode no layer mixes samples: sample n's rows are d f_n / d z_n. One
-further backward pass of a randomly weighted sum, with respect to the weights, then checks every row at once:
-weighted rows must add up to what autograd says. A layer that fails (weights shared between calls, tied or
-used behind the layer's back) gets explicit per-sample gradients; a model whose samples really do mix is refused.
+derivative for the whole batch, because in eval mode no layer mixes samples: row n of the sum's derivative is
+d f_n / d z_n. One further backward pass of a randomly weighted sum, with respect to the weights, then checks
+every row at once: weighted rows must add up to what autograd says. A layer that fails (weights shared between
+calls, tied, or used behind the layer's back) gets explicit per-sample gradients; a model whose samples really
+do mix is refused.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from math import prod
 from typing import Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
 from orthocl.errors import DataError, SettingsError, UnsupportedError, unknown_name
-from orthocl.tangents import blocks as block_module
 from orthocl.tangents import layers
-from orthocl.tangents.blocks import Block, Shape, join
+from orthocl.tangents.blocks import Block
 from orthocl.tangents.per_sample import per_sample_gradients
+from orthocl.tangents.rows import Tangents, norm
+
+__all__ = ["Tangents", "Variant", "collect", "remembered_outputs"]
 
 Variant = Literal["gtl", "ave", "all"]
 # Relative disagreement with autograd above which a layer's rows are not believed.
 AGREEMENT = {torch.float64: 1e-7, torch.float32: 2e-3}
 CHUNK = 256
-
-
-class Tangents:
-    """m gradients of remembered outputs with respect to the protected parameters, as per-layer blocks.
-
-    Written G, the m x p matrix that is never formed: `gram` is G H^T, `coefficients` is G g, `combine` is G^T w.
-
-    Args:
-        names: names of the protected parameters, in order.
-        shapes: their shapes.
-        blocks: the layers' shares; together they cover every name once.
-
-    >>> from orthocl.nets import MLP
-    >>> model = MLP((4,), hidden=(8,), outputs=3)
-    >>> x, y = torch.randn(5, 4), torch.tensor([0, 1, 2, 0, 1])
-    >>> tangents = collect(model, x, y, parameters=dict(model.named_parameters()))
-    >>> tangents.rows, tangents.gram().shape, tangents.dense().shape
-    (5, torch.Size([5, 5]), torch.Size([5, 67]))
-    """
-
-    def __init__(self, names: Sequence[str], shapes: Sequence[Shape], blocks: Sequence[Block]):
-        self.names, self.shapes, self.blocks = tuple(names), tuple(shapes), list(blocks)
-        self._place = {name: place for place, name in enumerate(self.names)}
-        if sorted(name for block in self.blocks for name in block.names) != sorted(self.names):
-            raise DataError("the blocks of these tangents do not cover each protected parameter exactly once")
-
-    @property
-    def rows(self) -> int:
-        """Number of tangents m."""
-        return self.blocks[0].rows if self.blocks else 0
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes stored."""
-        return sum(block.nbytes for block in self.blocks)
-
-    def share(self, gradient: Sequence[Tensor], block: Block) -> list[Tensor]:
-        """The tensors of a gradient that belong to one block."""
-        return [gradient[self._place[name]] for name in block.names]
-
-    def _paired(self, other: Tangents) -> Iterator[tuple[Block, Block]]:
-        if self.names != other.names or self.shapes != other.shapes:
-            raise DataError(
-                f"tangents of different parameters: {list(self.names)[:4]}... against {list(other.names)[:4]}..."
-            )
-        mine = {block.names: block for block in self.blocks}
-        theirs = {block.names: block for block in other.blocks}
-        for names in mine.keys() & theirs.keys():
-            yield mine.pop(names), theirs.pop(names)
-        # Layers that were read off in one collection and differentiated sample by sample in the other.
-        left = {part.names: part for block in mine.values() for part in block.split()}
-        right = {part.names: part for block in theirs.values() for part in block.split()}
-        yield from ((left[names], right[names]) for names in left)
-
-    def gram(self, other: Tangents | None = None) -> Tensor:
-        """Inner products of these tangents with others (by default with themselves), float64."""
-        if other is None or other is self:
-            pairs: Sequence[tuple[Block, Block]] = [(block, block) for block in self.blocks]
-        else:
-            pairs = list(self._paired(other))
-        if not pairs:
-            return torch.zeros(self.rows, 0 if other is None else other.rows, dtype=torch.float64)
-        total = pairs[0][0].gram(pairs[0][1])
-        for mine, theirs in pairs[1:]:
-            total += mine.gram(theirs)
-        return total
-
-    def coefficients(self, gradient: Sequence[Tensor]) -> Tensor:
-        """G g: the inner product of each tangent with a gradient, in the gradient's type."""
-        if len(gradient) != len(self.names):
-            raise DataError(f"expected a gradient of {len(self.names)} tensors, got {len(gradient)}")
-        total = self.blocks[0].coefficients(self.share(gradient, self.blocks[0]))
-        for block in self.blocks[1:]:
-            total += block.coefficients(self.share(gradient, block))
-        return total
-
-    def combine(self, weights: Tensor) -> list[Tensor]:
-        """G^T w: the weighted sum of the tangents, shaped like the parameters."""
-        if weights.shape != (self.rows,):
-            raise DataError(
-                f"expected one weight for each of {self.rows} tangents, got shape {tuple(weights.shape)}"
-            )
-        parts = {
-            name: part
-            for block in self.blocks
-            for name, part in zip(block.names, block.combine(weights), strict=True)
-        }
-        return [parts[name] for name in self.names]
-
-    def select(self, rows: Tensor) -> Tangents:
-        """Some of the rows, by index."""
-        return Tangents(self.names, self.shapes, [block.select(rows) for block in self.blocks])
-
-    def to(self, dtype: torch.dtype) -> Tangents:
-        """The tangents whose factors are these ones rounded to another type."""
-        return Tangents(self.names, self.shapes, [block.to(dtype) for block in self.blocks])
-
-    def dense(self) -> Tensor:
-        """G itself, m x p. For tests and small networks: this is the matrix the factors avoid."""
-        parts: dict[str, Tensor] = {}
-        for block in self.blocks:
-            sizes = [prod(shape) for shape in block.shapes]
-            parts.update(zip(block.names, block.dense().split(sizes, dim=1), strict=True))
-        return torch.cat([parts[name] for name in self.names], 1)
-
-    @staticmethod
-    def concatenate(pieces: Sequence[Tangents]) -> Tangents:
-        """All rows of several collections of tangents of the same parameters."""
-        if not pieces:
-            raise DataError("nothing to concatenate: expected at least one collection of tangents")
-        first = pieces[0]
-        if any(piece.names != first.names or piece.shapes != first.shapes for piece in pieces):
-            raise DataError("tangents of different parameters cannot be concatenated")
-        partitions = [{block.names: block for block in piece.blocks} for piece in pieces]
-        if any(partition.keys() != partitions[0].keys() for partition in partitions):
-            partitions = [
-                {part.names: part for block in piece.blocks for part in block.split()} for piece in pieces
-            ]
-        joined = [join([partition[names] for partition in partitions]) for names in partitions[0]]
-        return Tangents(first.names, first.shapes, joined)
-
-    def state_dict(self) -> dict[str, object]:
-        """Tensors and JSON values, nested; `from_state_dict` reads it back."""
-        return {
-            "names": list(self.names),
-            "shapes": [list(shape) for shape in self.shapes],
-            "blocks": [{"meta": block.meta(), "tensors": block.tensors()} for block in self.blocks],
-        }
-
-    @staticmethod
-    def from_state_dict(state: Mapping[str, object]) -> Tangents:
-        """The tangents of a state dict."""
-        shapes = [tuple(int(n) for n in shape) for shape in state["shapes"]]  # type: ignore[attr-defined]
-        found = [
-            block_module.from_state(part["meta"], part["tensors"])
-            for part in state["blocks"]  # type: ignore[attr-defined]
-        ]
-        return Tangents([str(name) for name in state["names"]], shapes, found)  # type: ignore[attr-defined]
 
 
 def remembered_outputs(outputs: Tensor, targets: Tensor, variant: Variant) -> Tensor:
@@ -188,8 +52,8 @@ def remembered_outputs(outputs: Tensor, targets: Tensor, variant: Variant) -> Te
         return outputs
     if targets.is_floating_point() or targets.dim() != 1:
         raise SettingsError(
-            "variant 'gtl' remembers the logit of each sample's label and needs one integer label per sample; "
-            f"for {outputs.shape[1]} regression outputs use 'all' or 'ave'"
+            "variant 'gtl' remembers the logit of each sample's label and needs one integer label per "
+            f"sample; for {outputs.shape[1]} regression outputs use 'all' or 'ave'"
         )
     return outputs.gather(1, targets[:, None])
 
@@ -300,10 +164,13 @@ class _Collector:
 
     @staticmethod
     def _agrees(block: Block, weights: Tensor, truth: Mapping[str, Tensor]) -> bool:
+        dtype = weights.dtype
+        # Gradients that are zero but for rounding may differ altogether: a little slack, of the scale
+        # of the whole gradient and of the outputs.
+        rounding = 30 * torch.finfo(dtype).eps * float(norm([*truth.values(), weights]))
         for name, sum_of_rows in zip(block.names, block.combine(weights.flatten()), strict=True):
-            scale = sum_of_rows.norm() + truth[name].norm()
-            tolerance = AGREEMENT.get(sum_of_rows.dtype, 2e-2)
-            if not bool((sum_of_rows - truth[name]).norm() <= tolerance * scale):
+            difference, size = norm([sum_of_rows - truth[name]]), norm([sum_of_rows]) + norm([truth[name]])
+            if not float(difference) <= AGREEMENT.get(dtype, 2e-2) * float(size) + rounding:
                 return False
         return True
 
@@ -311,20 +178,24 @@ class _Collector:
         chosen = {name: parameter for name, parameter in self.parameters.items() if name in self.explicit}
         if not chosen:
             return []
-        found = per_sample_gradients(
-            self.model,
-            x,
-            y,
-            chosen,
-            lambda outputs, target: remembered_outputs(outputs, target, self.variant),
-        )
+
+        def remember(outputs: Tensor, target: Tensor) -> Tensor:
+            return remembered_outputs(outputs, target, self.variant)
+
+        try:
+            found = per_sample_gradients(self.model, x, y, chosen, remember)
+        except (RuntimeError, ValueError) as error:
+            raise UnsupportedError(
+                "the model cannot be differentiated one sample at a time, which the parameters "
+                f"{', '.join(list(chosen)[:3])} need: {error}"
+            ) from error
         for block in found:
             if not self._agrees(block, weights, truth):
                 raise UnsupportedError(
-                    f"the gradients of parameter {block.names[0]!r} for single samples do not add up to its gradient "
-                    "for the batch: the model mixes samples (batch statistics in eval mode, such as BatchNorm with "
-                    "track_running_stats=False) or is not deterministic. Orthogonal projection needs one "
-                    "gradient per sample: replace that layer, or leave its parameters out of the protected ones"
+                    f"the gradients of parameter {block.names[0]!r} for single samples do not add up to its "
+                    "gradient for the batch: the model mixes samples (batch statistics in eval mode, such as "
+                    "BatchNorm with track_running_stats=False) or is not deterministic. Orthogonal projection "
+                    "needs one gradient per sample: replace that layer, or leave its parameters unprotected"
                 )
         return list(found)
 

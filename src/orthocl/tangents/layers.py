@@ -1,9 +1,9 @@
 """Per-sample gradients of the common layers, from their inputs and output derivatives alone.
 
-Every function here takes what hooks recorded for one call of a module, its input x (n samples) and the derivatives
-d of the remembered outputs with respect to its output, (n, k, ...) for k remembered outputs per sample, and
-returns the layer's block of n k rows, sample-major. None is returned for what the layer cannot do: its
-parameters then get explicit per-sample gradients.
+Every function here takes what hooks recorded for one call of a module, its input x (n samples) and the
+derivatives d of the remembered outputs with respect to its output, (n, k, ...) for k remembered outputs per
+sample, and returns the layer's block of n k rows, sample-major. None is returned where the gradient cannot be
+read off: those parameters then get explicit per-sample gradients.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from orthocl.tangents.blocks import Block, Dense, Factored, Patches, Shape, Unfold
+from orthocl.tangents.blocks import Block, Dense, Shape
 from orthocl.tangents.costs import LayerShape
+from orthocl.tangents.outer import Factored, Patches, Unfold
 
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 # Exact types: a subclass may compute something else.
@@ -130,8 +131,8 @@ def _convolution(
     if module.groups == 1:
         return _outer(full, shapes, maps, deltas, d, unfold, 1)
     # One group after another is an ordinary convolution with its share of the channels.
-    patches = unfold(maps).unflatten(2, (module.groups, -1))
-    split = deltas.unflatten(0, d.shape[:2]).unflatten(3, (module.groups, -1))
+    patches = torch.unflatten(unfold(maps), 2, (module.groups, -1))
+    split = torch.unflatten(torch.unflatten(deltas, 0, d.shape[:2]), 3, (module.groups, -1))
     weight = torch.einsum("nklgo,nlgi->nkgoi", split, patches).flatten(0, 1).flatten(1)
     return Dense(full, shapes, torch.cat([weight, deltas.sum(1)], 1) if len(full) == 2 else weight)
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from orthocl.errors import DataError, SettingsError, StoreError
 from orthocl.tangents.cholesky import GrowingCholesky
-from orthocl.tangents.factors import Tangents
+from orthocl.tangents.rows import Tangents, norm
 
 DTYPES = {torch.float64: "float64", torch.float32: "float32", torch.bfloat16: "bfloat16"}
 # A second pass is made when the first leaves more of the span in the result than this many roundings.
@@ -74,7 +74,7 @@ class Subspace:
         self._pieces: list[tuple[int, int, Tensor | None]] = []  # owner, rows, mixing
         self._aside: list[tuple[int, Tangents]] = []  # tangents that added no direction
         self._factor = GrowingCholesky()
-        self._largest = 0.0  # largest squared norm seen
+        self.largest = 0.0  # largest squared norm of a tangent so far
 
     # ---- what is in it
 
@@ -114,8 +114,8 @@ class Subspace:
         gram = tangents.gram()
         if not bool(gram.isfinite().all()):
             raise DataError("tangents that are not finite: the network has diverged or its outputs overflow")
-        self._largest = max(self._largest, float(gram.diagonal().max()))
-        threshold = self.tolerance * self._largest
+        self.largest = max(self.largest, float(gram.diagonal().max()))
+        threshold = self.tolerance * self.largest
         if components is not None:
             return self._append_components(tangents, owner, gram, components, threshold)
         alive = (gram.diagonal() > threshold).nonzero()[:, 0]
@@ -191,7 +191,7 @@ class Subspace:
             self.append(tangents, owner)
             return
         gram = tangents.gram()
-        self._largest = max(self._largest, float(gram.diagonal().max()))
+        self.largest = max(self.largest, float(gram.diagonal().max()))
         kept = self._factor.extend(
             self._cross(tangents) @ mixing.t(), mixing @ gram @ mixing.t(), self.tolerance
         )
@@ -203,7 +203,7 @@ class Subspace:
         """From one number (or line) per row to one per direction."""
         if all(mixing is None for _, _, mixing in self._pieces):
             return rows
-        parts = rows.split([count for _, count, _ in self._pieces])
+        parts = torch.split(rows, [count for _, count, _ in self._pieces])
         return torch.cat(
             [part if m is None else m @ part for part, (_, _, m) in zip(parts, self._pieces, strict=True)]
         )
@@ -213,7 +213,7 @@ class Subspace:
         if all(mixing is None for _, _, mixing in self._pieces):
             return directions
         sizes = [count if m is None else len(m) for _, count, m in self._pieces]
-        parts = directions.split(sizes)
+        parts = torch.split(directions, sizes)
         return torch.cat(
             [part if m is None else m.t() @ part for part, (_, _, m) in zip(parts, self._pieces, strict=True)]
         )
@@ -275,7 +275,7 @@ class Subspace:
         return {
             "names": list(self.names),
             "tolerance": self.tolerance,
-            "largest": self._largest,
+            "largest": self.largest,
             "pieces": [
                 {"owner": owner, "rows": rows, "mixing": mixing} for owner, rows, mixing in self._pieces
             ],
@@ -293,7 +293,7 @@ class Subspace:
             )
         self._clear()
         self.tolerance = float(state["tolerance"])  # type: ignore[arg-type]
-        self._largest = float(state["largest"])  # type: ignore[arg-type]
+        self.largest = float(state["largest"])  # type: ignore[arg-type]
         self._factor = GrowingCholesky(state["factor"])  # type: ignore[arg-type]
         for piece in state["pieces"]:  # type: ignore[attr-defined]
             self._pieces.append((int(piece["owner"]), int(piece["rows"]), piece["mixing"]))
@@ -301,8 +301,3 @@ class Subspace:
             self._aside.append((int(part["owner"]), Tangents.from_state_dict(part["tangents"])))
         if state["tangents"] is not None:
             self.tangents = Tangents.from_state_dict(state["tangents"])  # type: ignore[arg-type]
-
-
-def norm(gradient: Sequence[Tensor]) -> Tensor:
-    """Euclidean norm of a gradient, in float64."""
-    return torch.stack([part.detach().double().norm() for part in gradient]).norm()

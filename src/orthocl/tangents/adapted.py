@@ -1,0 +1,169 @@
+"""A linear layer with a tangent adapter on it, forward and backward by hand.
+
+With u the plain weights and alpha one number per remembered tangent, shared by all layers, the effective weights are
+w = u + G^T alpha. For a linear layer that is (A, D the layer's factors, S the kernel of the batch)
+
+    z = x W^T + b + (S * alpha) D        S = x A^T + 1
+    dL/dalpha += sum over the batch of S * E,   E = dz D^T
+    dx = dz W + (E * alpha) A
+
+Where several rows share one input (all logits remembered), S has one column per input and alpha moves
+into D: (S * alpha) D becomes S D_alpha with D_alpha the sum of alpha D over the rows of each input.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd import Function
+from torch.autograd.function import once_differentiable
+from torch.nn import functional
+
+from orthocl.errors import TrainingError
+from orthocl.tangents.outer import Factored
+
+if TYPE_CHECKING:
+    from orthocl.tangents.adapter import Adapter
+
+
+class AdapterLayer:
+    """One factored block in use: its kernel with a batch, and its share of the adapter's products."""
+
+    def __init__(self, adapter: Adapter, module: nn.Linear, block: Factored):
+        self.adapter, self.module, self.block = adapter, module, block
+        self.dtype = module.weight.dtype
+        self.cache: Tensor | None = None
+
+    def factors(self) -> tuple[Tensor, Tensor]:
+        """A and D in the type of the weights (the stored tensors themselves unless that differs)."""
+        return self.block.inputs.to(self.dtype), self.block.deltas.to(self.dtype)
+
+    def kernel(self, x: Tensor) -> Tensor:
+        """S = x A^T + 1, looked up if this layer's inputs were cached and the batch is known."""
+        index = self.adapter.batch_index
+        if self.cache is not None and index is not None:
+            self.adapter.batch_index = None
+            return self._cached(x, index)
+        kernel = x @ self.block.inputs.to(self.dtype).t()
+        return kernel.add_(1.0) if self.block.bias else kernel
+
+    def _cached(self, x: Tensor, index: Tensor) -> Tensor:
+        if self.cache is None or len(index) != len(x):
+            raise TrainingError(f"the batch has {len(x)} samples, but `batch_index` names {len(index)}")
+        kernel = self.cache.index_select(0, index)
+        # One entry is recomputed: enough to notice augmented inputs or the index of another batch.
+        truth = float(x[0].dot(self.block.inputs[0].to(self.dtype))) + self.block.bias
+        if abs(float(kernel[0, 0]) - truth) > 1e-3 * (1.0 + abs(truth)):
+            raise TrainingError(
+                "the inputs of this batch are not the cached ones that `batch_index` names: leave "
+                "`batch_index` at None for augmented inputs, or cache the inputs that are really used"
+            )
+        return kernel
+
+    def grouped(self, alpha: Tensor, deltas: Tensor) -> Tensor:
+        """D_alpha: the sum of alpha D over the rows of each input."""
+        total = deltas.new_zeros(len(self.block.inputs), deltas.shape[1])
+        return total.index_add_(0, self._source, deltas * alpha[:, None])
+
+    @property
+    def _source(self) -> Tensor:
+        return torch.arange(self.block.rows) if self.block.source is None else self.block.source
+
+    def gather(self, kernel: Tensor, dz: Tensor, deltas: Tensor) -> Tensor:
+        """dL/dalpha where rows share inputs: (S^T dz)[source] . D."""
+        return ((kernel.t() @ dz)[self._source] * deltas).sum(1)
+
+
+class _AdaptedProduct(Function):
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, alpha: Tensor, layer: AdapterLayer
+    ) -> Tensor:
+        flat = x.reshape(-1, x.shape[-1])
+        kernel = layer.kernel(flat)
+        deltas = layer.block.deltas.to(layer.dtype)
+        z = flat @ weight.t() if bias is None else torch.addmm(bias, flat, weight.t())
+        if layer.block.source is None:
+            z.addmm_(kernel * alpha, deltas)
+        else:
+            z.addmm_(kernel, layer.grouped(alpha, deltas))
+        ctx.save_for_backward(flat, weight, alpha, kernel)
+        ctx.layer, ctx.shape = layer, x.shape
+        return z.view(*x.shape[:-1], -1)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        flat, weight, alpha, kernel = ctx.saved_tensors
+        layer: AdapterLayer = ctx.layer
+        inputs, deltas = layer.factors()
+        dz = gradient.reshape(-1, gradient.shape[-1])
+        needs_x, needs_weight, needs_bias = ctx.needs_input_grad[:3]
+        dx = None
+        if layer.block.source is None:
+            errors = dz @ deltas.t()
+            layer.adapter.gradient += (kernel * errors).sum(0)
+            if needs_x:
+                dx = torch.addmm(dz @ weight, errors.mul_(alpha), inputs)
+        else:
+            layer.adapter.gradient += layer.gather(kernel, dz, deltas)
+            if needs_x:
+                dx = torch.addmm(dz @ weight, dz @ layer.grouped(alpha, deltas).t(), inputs)
+        return (
+            None if dx is None else dx.view(ctx.shape),
+            dz.t() @ flat if needs_weight else None,
+            dz.sum(0) if needs_bias else None,
+            None,
+            None,
+        )
+
+
+class AdaptedLinear(nn.Linear):
+    """What `nn.Linear` modules become while an adapter is installed, by a change of class and back.
+
+    Copies, pickles and state dicts are those of an ordinary `nn.Linear` with the merged weights.
+    """
+
+    tangent_adapter: Adapter
+    tangent_layer: AdapterLayer
+
+    def forward(self, input: Tensor) -> Tensor:
+        """The layer with its effective weights."""
+        adapter = self.tangent_adapter
+        if adapter.stale:
+            adapter.reanchor()
+        if adapter.idle:
+            return functional.linear(input, self.weight, self.bias)
+        output: Tensor = _AdaptedProduct.apply(  # type: ignore[no-untyped-call]
+            input, self.weight, self.bias, adapter.alpha, self.tangent_layer
+        )
+        return output
+
+    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
+        self.tangent_adapter.merge()
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+
+    def _load_from_state_dict(self, *arguments: Any) -> None:
+        self.tangent_adapter.forget()
+        super()._load_from_state_dict(*arguments)
+
+    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
+        self.tangent_adapter.merge()
+        state = {key: value for key, value in self.__dict__.items() if not key.startswith("tangent_")}
+        return nn.Linear.__new__, (nn.Linear,), state
+
+
+def install(adapter: Adapter, module: nn.Linear, block: Factored) -> AdapterLayer:
+    """Turn a linear layer into an adapted one."""
+    layer = AdapterLayer(adapter, module, block)
+    module.__class__ = AdaptedLinear
+    module.__dict__.update(tangent_adapter=adapter, tangent_layer=layer)
+    return layer
+
+
+def uninstall(module: nn.Linear) -> None:
+    """Turn it back."""
+    module.__class__ = nn.Linear
+    del module.__dict__["tangent_adapter"], module.__dict__["tangent_layer"]

@@ -1,0 +1,371 @@
+"""The tangent adapter: OGD's projection for the price of a low-rank adapter.
+
+Paper: Algorithm 1, the projected update; this is the same trajectory, differently written.
+
+Within a task the projector I - G^T K^-1 G is fixed. A step of OGD is w <- w - lr (g - G^T K^-1 G g). Write
+w = u + G^T alpha: then u takes plain steps (the optimizer's own), and alpha <- alpha + lr K^-1 (G g), where
+G g is dL/dalpha, which the backward pass gives for free. At the end alpha is merged into the weights.
+
+Linear layers whose tangents are factored carry the adapter (see `adapted`); every other block is moved directly:
+its share of G g is read off the weights' gradients, and G^T of the step in alpha is added to the weights at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from orthocl.errors import SettingsError, StoreError, TrainingError
+from orthocl.streams.base import Split
+from orthocl.tangents.adapted import AdapterLayer, install, uninstall
+from orthocl.tangents.blocks import Block
+from orthocl.tangents.costs import LayerShape, adapter_is_cheaper
+from orthocl.tangents.outer import Factored
+from orthocl.tangents.rows import Tangents
+from orthocl.tangents.subspace import Subspace
+
+# A float32 inverse of K is used while its rounding, eps x condition, stays under this.
+ROUNDING_OF_INVERSE = 1e-2
+# Steps after which alpha is merged and the weights are re-anchored, so that rounding cannot pile up.
+ANCHOR_EVERY = 1000
+# Steps between two checks that all of the loss's gradient came through the adapted layers.
+CHECK_EVERY = 50
+
+
+def why_not_exact(optimizer: Optimizer, parameters: Mapping[str, nn.Parameter]) -> str | None:
+    """Why an optimizer's steps do not commute with projection, or None if they do.
+
+    >>> layer = nn.Linear(2, 2)
+    >>> why_not_exact(torch.optim.SGD(layer.parameters(), lr=0.1, momentum=0.9), dict(layer.named_parameters()))
+    >>> why_not_exact(torch.optim.Adam(layer.parameters()), dict(layer.named_parameters()))
+    'Adam scales each weight by itself'
+    """
+    if type(optimizer) is not torch.optim.SGD:
+        return f"{type(optimizer).__name__} scales each weight by itself"
+    protected = {id(parameter) for parameter in parameters.values()}
+    groups = [g for g in optimizer.param_groups if any(id(p) in protected for p in g["params"])]
+    if any(group["weight_decay"] != 0 for group in groups):
+        return "weight decay moves the weights inside the protected span"
+    if any(group["maximize"] for group in groups):
+        return "the optimizer maximises"
+    keys = ("lr", "momentum", "nesterov", "dampening")
+    if any(group[key] != groups[0][key] for group in groups for key in keys):
+        return "protected parameters have different learning rates or momentum"
+    if sum(id(p) in protected for g in groups for p in g["params"]) < len(protected):
+        return "some protected parameters are not in the optimizer"
+    return None
+
+
+class Adapter:
+    """OGD within one task: plain steps on the weights, and one vector alpha that undoes their protected part.
+
+    Install it when a task begins and call `step` after every `optimizer.step()`, before the gradients are
+    cleared. The optimizer must be plain SGD, with or without momentum, with one learning rate for all
+    protected parameters (`why_not_exact`), starting the task without momentum from elsewhere. All of the
+    loss must reach the protected weights through their layers' forward passes, and their gradients must
+    not be changed (clipped, penalised) after the backward pass: every few steps this is checked.
+
+    While it is installed, `module.weight` of an adapted layer lacks its share of alpha; `model(x)`, `state_dict`,
+    copies and pickles are right at all times. `merge` makes the weights right too.
+
+    Args:
+        model: the network.
+        subspace: what to protect; must not change while the adapter is installed.
+        parameters: the protected parameters, as given to the subspace.
+        batch_size: samples per step, for the choice between adapting a layer and moving it directly.
+
+    >>> from orthocl.nets import MLP
+    >>> from orthocl.tangents import collect
+    >>> model = MLP((4,), hidden=(8,), outputs=3)
+    >>> parameters = dict(model.named_parameters())
+    >>> subspace = Subspace(parameters)
+    >>> x, y = torch.randn(5, 4), torch.tensor([0, 1, 2, 0, 1])
+    >>> _ = subspace.append(collect(model, x, y, parameters=parameters), owner=1)
+    >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    >>> before = [p.detach().clone() for p in parameters.values()]
+    >>> adapter = Adapter(model, subspace, parameters)
+    >>> for _ in range(3):
+    ...     optimizer.zero_grad()
+    ...     model(torch.randn(6, 4)).square().mean().backward()
+    ...     optimizer.step()
+    ...     adapter.step(learning_rate=0.1)
+    >>> adapter.remove()
+    >>> subspace.leak([p - q for p, q in zip(parameters.values(), before)]) < 1e-4
+    True
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        subspace: Subspace,
+        parameters: Mapping[str, nn.Parameter],
+        *,
+        batch_size: int = 32,
+    ):
+        if tuple(parameters) != subspace.names:
+            raise SettingsError("the adapter's parameters must be those of the subspace, in the same order")
+        self.model, self.subspace, self.parameters = model, subspace, list(parameters.values())
+        first = self.parameters[0]
+        self.tangents: Tangents | None = subspace.tangents
+        self.alpha = torch.zeros(subspace.size, dtype=first.dtype, device=first.device)
+        self.gradient = torch.zeros_like(self.alpha)  # dL/dalpha of the adapted layers since the last step
+        self.velocity: Tensor | None = None
+        self.batch_index: Tensor | None = None
+        self.idle = False
+        self.layers: list[AdapterLayer] = []
+        self.direct: list[tuple[Block, list[nn.Parameter]]] = []
+        self._steps = self._since_merge = 0
+        self.reanchor()
+        self._inverse = self._inverse_matrix()
+        self._install(parameters, batch_size)
+        self._witness = self._make_witness()
+
+    # ---- installing
+
+    def _inverse_matrix(self) -> Tensor:
+        inverse = self.subspace.inverse().to(self.alpha.device)
+        if self.alpha.dtype == torch.float64 or not len(inverse):
+            return inverse.to(self.alpha.dtype)
+        # An estimate of the condition of K from both diagonals; it only decides how to round.
+        condition = self.subspace.largest * float(inverse.diagonal().max())
+        rounding = torch.finfo(torch.float32).eps * condition
+        return inverse.float() if rounding < ROUNDING_OF_INVERSE else inverse
+
+    def _install(self, parameters: Mapping[str, nn.Parameter], batch_size: int) -> None:
+        if self.tangents is None:
+            return
+        owners = {
+            id(weight): module for module in self.model.modules() for weight in module.parameters(False)
+        }
+        for block in self.tangents.blocks:
+            module = owners.get(id(parameters[block.names[0]]))
+            if isinstance(block, Factored) and type(module) is nn.Linear and module is not None:
+                shape = LayerShape(
+                    module.in_features, module.out_features, 1, module.in_features, block.parameters
+                )
+                if adapter_is_cheaper(shape, batch_size):
+                    self.layers.append(install(self, module, block))
+                    continue
+            self.direct.append((block, [parameters[name] for name in block.names]))
+
+    def _make_witness(self) -> tuple[Tensor, list[tuple[Tensor, Tensor]]]:
+        """Random weights beta of the rows, and G^T beta of the adapted layers: see `_check`."""
+        generator = torch.Generator().manual_seed(0)
+        beta = torch.randn(len(self.alpha), generator=generator).to(self.alpha)
+        found: list[tuple[Tensor, Tensor]] = []
+        for layer in self.layers:
+            own = [layer.module.weight, layer.module.bias][: len(layer.block.names)]
+            found += list(zip(own, layer.block.combine(beta), strict=True))
+        return beta, found
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes besides those of the subspace: inverse, alpha, anchor, witness and cached kernels."""
+        tensors = [self.alpha, self.gradient, self._inverse, self._witness[0], *self._anchor]
+        tensors += [part for _, part in self._witness[1]]
+        tensors += [] if self.velocity is None else [self.velocity]
+        return sum(t.numel() * t.element_size() for t in tensors) + self.cached_bytes
+
+    @property
+    def cached_bytes(self) -> int:
+        """Bytes of the cached input kernel."""
+        caches = [layer.cache for layer in self.layers if layer.cache is not None]
+        return sum(cache.numel() * cache.element_size() for cache in caches)
+
+    def cache_inputs(self, inputs: Split | Tensor, budget: int | None = None) -> int:
+        """Compute the first layer's kernel with all inputs of the task once, to be looked up by `batch_index`.
+
+        Applies to adapted layers whose input is the model's input itself (flattened). Set `batch_index`
+        to the positions of the batch's samples before each forward pass that may use the cache.
+
+        Args:
+            inputs: all training inputs of the task, in the order that `batch_index` counts.
+            budget: bytes that the cache may take; None for any.
+
+        Returns:
+            Bytes taken: 0 if no layer qualifies or the budget does not suffice.
+        """
+        count = len(inputs)
+        sample = _inputs(inputs, slice(0, min(2, count)), self.alpha)
+        for layer in self.layers:
+            size = count * len(layer.block.inputs) * self.alpha.element_size()
+            if (budget is not None and size > budget) or not self._sees(layer, sample):
+                continue
+            layer.cache = torch.empty(
+                count, len(layer.block.inputs), dtype=self.alpha.dtype, device=self.alpha.device
+            )
+            with torch.no_grad():
+                for start in range(0, count, 1024):
+                    rows = slice(start, min(start + 1024, count))
+                    layer.cache[rows] = layer.kernel(_inputs(inputs, rows, self.alpha).flatten(1))
+        return self.cached_bytes
+
+    def _sees(self, layer: AdapterLayer, sample: Tensor) -> bool:
+        """Whether the layer's input is the flattened input of the model."""
+        seen: list[Tensor] = []
+        handle = layer.module.register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0]))
+        modes = [(module, module.training) for module in self.model.modules()]
+        try:
+            self.model.eval()
+            with torch.no_grad():
+                self.model(sample)
+        finally:
+            handle.remove()
+            for module, mode in modes:
+                module.training = mode
+        return len(seen) == 1 and torch.equal(seen[0], sample.flatten(1))
+
+    # ---- training
+
+    @torch.no_grad()
+    def step(
+        self, learning_rate: float, momentum: float = 0.0, nesterov: bool = False, dampening: float = 0.0
+    ) -> None:
+        """Undo the protected part of the step that the optimizer has just taken, with the optimizer's settings."""
+        if self.tangents is None:
+            return
+        self._steps += 1
+        if self._steps <= 3 or self._steps % CHECK_EVERY == 0:
+            self._check()
+        coefficients = self.gradient
+        for block, own in self.direct:
+            if any(parameter.grad is not None for parameter in own):
+                coefficients += block.coefficients([_gradient(parameter) for parameter in own])
+        change = torch.mv(self._inverse, coefficients.to(self._inverse.dtype)).to(self.alpha.dtype)
+        if momentum:
+            if self.velocity is None:
+                self.velocity = change.clone()
+            else:
+                self.velocity.mul_(momentum).add_(change, alpha=1 - dampening)
+            change = change.add_(self.velocity, alpha=momentum) if nesterov else self.velocity
+        self.alpha.add_(change, alpha=learning_rate)
+        if self.direct:
+            change = change * learning_rate
+            for block, own in self.direct:
+                _add(own, block.combine(change))
+        self.gradient.zero_()
+        self._since_merge += 1
+        if self._since_merge >= ANCHOR_EVERY:
+            self.merge()
+
+    def _check(self) -> None:
+        """Compare beta . dL/dalpha with (G^T beta) . g for the random beta: equal if the adapter saw all of g."""
+        beta, parts = self._witness
+        if all(parameter.grad is None for parameter in self.parameters):
+            raise TrainingError("no gradients: call the adapter's step before the gradients are cleared")
+        seen = float(self.gradient.double() @ beta.double())
+        truth = size = length = 0.0
+        for parameter, part in parts:
+            gradient = _gradient(parameter)
+            truth += float((gradient * part).sum(dtype=torch.float64))
+            size, length = size + float(gradient.square().sum()), length + float(part.square().sum())
+        if abs(seen - truth) > 1e-4 * (size * length) ** 0.5:
+            raise TrainingError(
+                "the gradients of the protected weights are not what their layers' backward passes gave: they "
+                "were clipped, penalised, accumulated or computed past the layers. The tangent adapter is "
+                "exact only without such changes: project the updates instead (adapter=False)"
+            )
+
+    def zero_grad(self) -> None:
+        """Forget the gradients since the last step, as when a batch is skipped."""
+        self.gradient.zero_()
+
+    # ---- merging
+
+    @torch.no_grad()
+    def merge(self) -> None:
+        """Fold alpha into the weights and take out what rounding has let into the protected span.
+
+        Exact at any time, and training goes on as if nothing had happened.
+        """
+        if self.tangents is None or self._since_merge == 0:
+            return
+        for layer in self.layers:
+            own = [layer.module.weight, layer.module.bias][: len(layer.block.names)]
+            _add(own, layer.block.combine(self.alpha))
+        self.alpha.zero_()
+        self._since_merge = 0
+        displacement = [
+            now.double() - then.double() for now, then in zip(self.parameters, self._anchor, strict=True)
+        ]
+        leaked = self.subspace.solve(self.tangents.coefficients(displacement))
+        _add(self.parameters, self.tangents.combine(-leaked.to(self.alpha.dtype)))
+
+    def release_momentum(self, buffers: Sequence[Tensor]) -> None:
+        """Turn the optimizer's momentum buffers into projected ones and restart alpha's momentum from there."""
+        if self.tangents is not None and self.velocity is not None:
+            _add(buffers, self.tangents.combine(-self.velocity))
+            self.velocity.zero_()
+
+    def pause(self) -> bool:
+        """Merge and stand aside: layers compute plainly until `resume`, which takes the value returned here."""
+        before, self.idle = self.idle, True
+        self.merge()
+        return before
+
+    def resume(self, before: bool) -> None:
+        """Undo a `pause`."""
+        self.idle = before
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """A while without the adapter: its gradients do not count."""
+        before = self.pause()
+        try:
+            yield
+        finally:
+            self.resume(before)
+
+    def forget(self) -> None:
+        """Start over from the weights that the next forward pass will find: others are being loaded."""
+        self.alpha.zero_()
+        self.gradient.zero_()
+        self._since_merge = 0
+        self.stale = True
+
+    def reanchor(self) -> None:
+        """Count the displacement from the weights as they are."""
+        self._anchor = [parameter.detach().clone() for parameter in self.parameters]
+        self.stale = False
+
+    def remove(self) -> None:
+        """Merge, and give the model its own layers back."""
+        self.merge()
+        for layer in self.layers:
+            uninstall(layer.module)
+        self.layers, self.direct, self.tangents = [], [], None
+
+    # ---- saving
+
+    def state_dict(self) -> dict[str, object]:
+        """What a checkpoint in the middle of a task needs besides model, optimizer and subspace; merges."""
+        self.merge()
+        return {"velocity": self.velocity, "anchor": list(self._anchor), "steps": self._steps}
+
+    def load_state_dict(self, state: Mapping[str, object]) -> None:
+        """Go on from a checkpoint, with model and subspace already restored."""
+        anchor, velocity = state["anchor"], state["velocity"]
+        if not isinstance(anchor, list) or [a.shape for a in anchor] != [p.shape for p in self.parameters]:
+            raise StoreError("the saved adapter belongs to other parameters than this one")
+        self.forget()
+        self._anchor, self.stale = [part.detach().clone() for part in anchor], False
+        self.velocity = velocity.clone() if isinstance(velocity, Tensor) else None
+        self._steps = int(str(state["steps"]))
+
+
+def _add(targets: Sequence[Tensor], changes: Sequence[Tensor]) -> None:
+    for target, change in zip(targets, changes, strict=True):
+        target.add_(change)
+
+
+def _gradient(parameter: Tensor) -> Tensor:
+    return torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+
+
+def _inputs(inputs: Split | Tensor, rows: slice, like: Tensor) -> Tensor:
+    found = inputs[rows] if isinstance(inputs, Tensor) else inputs.inputs(rows)
+    return found.to(like)
