@@ -1,0 +1,156 @@
+"""Kernels: `gram(x, z)` in float64. Your own function, a matrix you have, or a network's (see siblings).
+
+Paper: section 3.3, k(x, x') = grad f_0(x) . grad f_0(x').
+"""
+
+from __future__ import annotations
+
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from orthocl.errors import DataError, SettingsError
+from orthocl.theory.points import Points, PointsLike, as_points, row_chunks
+
+KernelFunction = Callable[[Tensor, Tensor], "Tensor | np.ndarray"]
+
+
+class Kernel(ABC):
+    """A positive semi-definite function of two points, and the function f_0 that training starts from."""
+
+    outputs: int = 1
+    """How many rows each input has: 1, or the number of logits when all of them are rows."""
+
+    def gram(self, x: PointsLike, z: PointsLike | None = None) -> Tensor:
+        """The float64 matrix k(x_i, z_j); symmetric to the last bit when z is left out."""
+        left = self.points(x)
+        if z is None:
+            matrix = self._gram(left, None)
+            return (matrix + matrix.T) / 2
+        return self._gram(left, self.points(z))
+
+    @abstractmethod
+    def _gram(self, x: Points, z: Points | None) -> Tensor:
+        """The matrix itself; z is None for the square matrix of x."""
+
+    def diagonal(self, x: PointsLike) -> Tensor:
+        """k(x_i, x_i), in pieces so that the square matrix is never whole."""
+        points = self.points(x)
+        pieces = [self.gram(points.select(rows)).diagonal() for rows in row_chunks(len(points), 64)]
+        return torch.cat(pieces) if pieces else torch.zeros(0, dtype=torch.float64)
+
+    def points(self, x: PointsLike) -> Points:
+        """The rows that these inputs stand for."""
+        return as_points(x)
+
+    def initial(self, x: Points) -> Tensor:
+        """The function before the first task on these rows: zero unless the kernel comes from a network."""
+        return torch.zeros(len(x), dtype=torch.float64)
+
+
+class FunctionKernel(Kernel):
+    """A kernel from your function (x, z) -> matrix of (len(x), len(z)).
+
+    >>> FunctionKernel(lambda x, z: x @ z.T).gram(torch.tensor([[1.0, 2.0]]))
+    tensor([[5.]], dtype=torch.float64)
+    """
+
+    def __init__(self, function: KernelFunction):
+        self.function = function
+
+    def _gram(self, x: Points, z: Points | None) -> Tensor:
+        left = x.row_inputs()
+        right = left if z is None else z.row_inputs()
+        if left.is_floating_point():
+            left, right = left.double(), right.double()
+        matrix = torch.as_tensor(self.function(left, right)).detach().double()
+        if matrix.shape != (len(left), len(right)):
+            raise DataError(
+                f"the kernel function must return a matrix of {(len(left), len(right))} numbers "
+                f"for {len(left)} and {len(right)} inputs, got {tuple(matrix.shape)}"
+            )
+        return matrix
+
+
+class GramKernel(Kernel):
+    """A kernel matrix computed before; its points are row numbers.
+
+    >>> GramKernel(torch.eye(3)).gram(torch.tensor([0, 2]))
+    tensor([[1., 0.],
+            [0., 1.]], dtype=torch.float64)
+    """
+
+    def __init__(self, matrix: Tensor | np.ndarray):
+        self.matrix = torch.as_tensor(matrix).double()
+        if self.matrix.ndim != 2 or self.matrix.shape[0] != self.matrix.shape[1]:
+            raise DataError(f"expected a square kernel matrix, got shape {tuple(self.matrix.shape)}")
+
+    def _rows(self, points: Points) -> Tensor:
+        rows = points.row_inputs()
+        if rows.is_floating_point() or rows.ndim != 1:
+            raise DataError("the points of a GramKernel are row numbers: expected a vector of integers")
+        if len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < len(self.matrix):
+            raise DataError(
+                f"row numbers must lie in 0 .. {len(self.matrix) - 1}, "
+                f"got {int(rows.min())} .. {int(rows.max())}"
+            )
+        return rows
+
+    def _gram(self, x: Points, z: Points | None) -> Tensor:
+        rows = self._rows(x)
+        columns = rows if z is None else self._rows(z)
+        if _is_range(rows, len(self.matrix)) and _is_range(columns, len(self.matrix)):
+            return self.matrix
+        return self.matrix[rows][:, columns]
+
+    def gram(self, x: PointsLike, z: PointsLike | None = None) -> Tensor:
+        """The rows and columns asked for; the whole matrix is given as it is, without a copy."""
+        left = self.points(x)
+        return self._gram(left, None if z is None else self.points(z))
+
+    def diagonal(self, x: PointsLike) -> Tensor:
+        """Entries of the diagonal."""
+        return self.matrix.diagonal()[self._rows(self.points(x))]
+
+
+def _is_range(rows: Tensor, size: int) -> bool:
+    return len(rows) == size and bool((rows == torch.arange(size)).all())
+
+
+KernelLike = Kernel | KernelFunction
+"""A kernel, or any function (x, z) -> matrix."""
+
+
+def as_kernel(kernel: KernelLike) -> Kernel:
+    """The kernel itself, or a kernel around a function."""
+    if isinstance(kernel, Kernel):
+        return kernel
+    if callable(kernel):
+        return FunctionKernel(kernel)
+    raise SettingsError(f"expected a kernel or a function (x, z) -> matrix, got {type(kernel).__name__}")
+
+
+def available_memory() -> int | None:
+    """Bytes of main memory that are free now, or None where the system does not say."""
+    try:
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, ValueError, OSError):
+        return None
+
+
+def check_memory(needed: int, limit: int | None, what: str, advice: str) -> None:
+    """Refuse before computing when `what` needs more bytes than there are.
+
+    Raises:
+        SettingsError: with the price, the limit and the advice.
+    """
+    allowed = limit if limit is not None else available_memory()
+    if allowed is not None and needed > allowed:
+        raise SettingsError(
+            f"{what} needs {needed / 1e9:.2f} GB and {allowed / 1e9:.2f} GB are allowed: {advice}, "
+            "or pass memory_limit= (bytes) if you know better"
+        )

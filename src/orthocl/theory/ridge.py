@@ -1,0 +1,57 @@
+"""One ridge regression in kernel form, also without ridge and with a singular kernel.
+
+Derivation. a = (K + lam I)^-1 r. Directions in which K vanishes never reach the function, kappa(x, X) u = 0,
+but their share u u^T r / lam of a multiplies the rounding noise of kappa(x, X) by 1 / lam. So the function is
+built from the part of `a` in the range of K, and the norm r^T a from all of it. The cutoff is absolute
+(1e-12 times the largest k(x, x)): relative to K itself, the noise of a repeated task, whose effective kernel
+is zero, would pass for a kernel.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class RidgeSolution:
+    """Coefficients of one ridge regression.
+
+    Args:
+        coefficients: a = (K + lam I)^-1 r, or K^+ r without ridge.
+        in_range: the part of `a` in the range of K: all that the function needs.
+    """
+
+    coefficients: Tensor
+    in_range: Tensor
+
+
+def solve_ridge(matrix: Tensor, residual: Tensor, ridge: float, cutoff: float) -> RidgeSolution:
+    """Solve (K + lam I) a = r; `cutoff` is the absolute eigenvalue below which K counts as zero.
+
+    >>> kernel, residual = 3 * torch.eye(2, dtype=torch.float64), torch.ones(2, 1, dtype=torch.float64)
+    >>> solve_ridge(kernel, residual, ridge=1.0, cutoff=1e-12).coefficients.T
+    tensor([[0.2500, 0.2500]], dtype=torch.float64)
+    """
+    size = len(matrix)
+    shifted = matrix.clone()
+    shifted.diagonal().add_(ridge)
+    factor, info = torch.linalg.cholesky_ex(shifted)
+    # A pivot of the shifted matrix near `ridge` betrays a singular K. With a ridge of 1e-6 of the scale or
+    # more, the noise is amplified by less than 1e-9 and need not be cut off.
+    floor = 0.0 if ridge >= 1e6 * cutoff else (size + 1) * (ridge + cutoff)
+    if int(info) == 0 and float(factor.diagonal().min()) ** 2 > floor:
+        solved = torch.cholesky_solve(residual, factor)
+        zero_rows = matrix.diagonal() == 0
+        return RidgeSolution(solved, solved.masked_fill(zero_rows[:, None], 0.0))
+    values, vectors = torch.linalg.eigh(matrix)
+    kept = values > max(cutoff, size * torch.finfo(values.dtype).eps * float(values.abs().max()))
+    rotated = vectors.T @ residual
+    inside = torch.where(kept, 1 / torch.where(kept, values + ridge, 1.0), 0.0)
+    in_range = vectors @ (inside[:, None] * rotated)
+    if ridge == 0:
+        return RidgeSolution(in_range, in_range)
+    outside = torch.where(kept, 0.0, 1 / ridge)
+    return RidgeSolution(in_range + vectors @ (outside[:, None] * rotated), in_range)

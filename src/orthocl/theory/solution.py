@@ -1,0 +1,283 @@
+"""The closed form of a whole stream, as an object to ask.
+
+Paper: Theorem 1 (`thm:conv`), Remark 1 (`cor:recursion`), Corollary 1 (`cor:weight-dist`).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from orthocl.errors import SettingsError
+from orthocl.theory.kernels import Kernel
+from orthocl.theory.points import Points, PointsLike, row_chunks
+from orthocl.theory.recursion import Recursion, Rule, Step
+from orthocl.theory.tasks import JointTasks, as_matrix
+
+
+@dataclass(frozen=True)
+class Group:
+    """Outputs (columns of the targets) that share one memory, what it keeps of each task, the recursion."""
+
+    columns: Tensor
+    memory: tuple[Tensor, ...]
+    recursion: Recursion
+
+
+class EffectiveKernel(Kernel):
+    """kappa_t: the kernel with the memory of earlier tasks projected out.
+
+    Paper: Theorem 1 (`thm:conv`), kappa_tau; here kappa_1 = k.
+    """
+
+    def __init__(self, kernel: Kernel, memory: Points, recursion: Recursion, blocks: int):
+        self.kernel = kernel
+        self.memory = memory
+        self.recursion = recursion
+        self.blocks = blocks
+        self.outputs = kernel.outputs
+
+    def points(self, x: PointsLike) -> Points:
+        """The rows that these inputs stand for."""
+        return self.kernel.points(x)
+
+    def _whitened(self, x: Points) -> Tensor:
+        return self.recursion.factor.whiten(self.kernel.gram(self.memory, x), self.blocks)
+
+    def _gram(self, x: Points, z: Points | None) -> Tensor:
+        plain = self.kernel.gram(x, z)
+        if len(self.memory) == 0:
+            return plain
+        left = self._whitened(x)
+        return plain - left.T @ (left if z is None else self._whitened(z))
+
+    def diagonal(self, x: PointsLike) -> Tensor:
+        """kappa_t(x, x)."""
+        points = self.points(x)
+        plain = self.kernel.diagonal(points)
+        if len(self.memory) == 0:
+            return plain
+        return (plain - self._whitened(points).square().sum(0)).clamp_min(0)
+
+
+@dataclass(frozen=True)
+class Solution:
+    """The closed form of learning a stream task after task. Tasks count from 1; `after=0` is initialisation.
+
+    Made by `solve_stream`. Vectors have the shape of the targets they belong to: (n,) or (n, c).
+
+    Args:
+        kernel: k.
+        rule: "sgd" or "ogd".
+        ridge: lam.
+        tasks: the tasks on the rows of the joint kernel matrix.
+        groups: outputs that share a memory; one group unless only ground-truth logits are protected.
+        base_diagonal: k(x, x) of all points.
+    """
+
+    kernel: Kernel
+    rule: Rule
+    ridge: float
+    tasks: JointTasks
+    groups: tuple[Group, ...]
+    base_diagonal: Tensor
+
+    @property
+    def points(self) -> Points:
+        """The points of all tasks."""
+        return self.tasks.points
+
+    @property
+    def blocks(self) -> tuple[Tensor, ...]:
+        """For each task its rows in `points`."""
+        return self.tasks.blocks
+
+    @property
+    def targets(self) -> tuple[Tensor, ...]:
+        """For each task its targets, (rows, columns)."""
+        return self.tasks.targets
+
+    def __len__(self) -> int:
+        """Number of tasks."""
+        return len(self.blocks)
+
+    # -- the function ---------------------------------------------------------------------------------
+
+    def predict(self, x: PointsLike, after: int | None = None) -> Tensor:
+        """f_t(x), the function after task `after` (the last by default; 0 is f_0).
+
+        Paper: Theorem 1 (`thm:conv`), with f_0 kept (Remark 1 prints the sum without it).
+        """
+        return self.trajectory(x)[self.last_task(after)]
+
+    def trajectory(self, x: PointsLike) -> list[Tensor]:
+        """f_0(x), f_1(x), ..., f_T(x) for one evaluation of the kernel."""
+        points = self.kernel.points(x)
+        before = as_matrix(self.tasks.initial(points), len(points), self.targets[0].shape[1])
+        rows = self._span_rows()
+        used = self.points.select(rows)
+        moved = [torch.zeros_like(before) for _ in range(len(self))]
+        for chunk in row_chunks(len(points), 16_000_000 // max(1, len(rows))):
+            cross = self.kernel.gram(points.select(chunk), used)
+            for group in self.groups:
+                for number, learnt in enumerate(group.recursion.steps):
+                    moved[number][chunk[:, None], group.columns[None]] = cross @ learnt.span[rows]
+        values = [before]
+        for change in moved:
+            values.append(values[-1] + change)
+        if isinstance(x, Points):  # rows chosen one by one come back one by one
+            flat = self.tasks.vector or self.kernel.outputs > 1
+            return [value.flatten() if flat else value for value in values]
+        return [self.shaped(value, len(points)) for value in values]
+
+    def increment(self, x: PointsLike, task: int) -> Tensor:
+        """What task `task` added to the function at x: kappa_t(x, X_t) (K_t + lam I)^-1 r_t.
+
+        Paper: the knowledge increment, Remark 1 (`cor:recursion`).
+        """
+        values = self.trajectory(x)
+        return values[self.check_task(task)] - values[task - 1]
+
+    def train_outputs(self, task: int, after: int | None = None) -> Tensor:
+        """f_after(X_task) on the training points of a task, without evaluating the kernel again."""
+        return self.shaped(self.output_matrix(task, self.last_task(after)), len(self.blocks[task - 1]))
+
+    def residual(self, task: int) -> Tensor:
+        """r_t = y_t - f_{t-1}(X_t): what is left to learn when the task begins."""
+        return self.shaped(self._gather(task, "residual"), len(self.blocks[task - 1]))
+
+    def coefficients(self, task: int) -> Tensor:
+        """a_t = (K_t + lam I)^-1 r_t."""
+        return self.shaped(self._gather(task, "coefficients"), len(self.blocks[task - 1]))
+
+    def task_targets(self, task: int) -> Tensor:
+        """y_t as given."""
+        return self.shaped(self.targets[self.check_task(task) - 1], len(self.blocks[task - 1]))
+
+    def task_points(self, task: int) -> Points:
+        """X_t."""
+        return self.points.select(self.blocks[self.check_task(task) - 1])
+
+    def effective_kernel(self, task: int, output: int = 0) -> EffectiveKernel:
+        """The kernel kappa_t while a task is learnt; kappa_1 = k. For OGD-GTL it depends on the output."""
+        self.check_task(task)
+        group = next(group for group in self.groups if output in group.columns.tolist())
+        blocks = group.recursion.steps[task - 1].memory_blocks
+        kept = group.recursion.kept[: group.recursion.factor.ranks[blocks]]
+        return EffectiveKernel(self.kernel, self.points.select(kept), group.recursion, blocks)
+
+    def effective_gram(self, task: int, output: int = 0) -> Tensor:
+        """K_t = kappa_t(X_t, X_t), as used in the recursion."""
+        self.check_task(task)
+        group = next(group for group in self.groups if output in group.columns.tolist())
+        return group.recursion.steps[task - 1].effective
+
+    def rank(self, task: int) -> int:
+        """How many linearly independent directions were protected while task `task` was learnt."""
+        self.check_task(task)
+        return sum(
+            group.recursion.factor.ranks[group.recursion.steps[task - 1].memory_blocks] * len(group.columns)
+            for group in self.groups
+        )
+
+    # -- numbers --------------------------------------------------------------------------------------
+
+    def dissimilarity(self, task: int) -> float:
+        """S_t = r_t^T (K_t + lam I)^-1 r_t, the NTK task dissimilarity.
+
+        Paper: section 5.3, S-bar. It is zero for a repeated task only without ridge: see ERRATA.md.
+        """
+        return sum(step.dissimilarity for step in self.steps(task))
+
+    def distance(self, task: int) -> float:
+        """||w_t - w_{t-1}||, how far the weights moved for this task.
+
+        Paper: Corollary 1 (`cor:weight-dist`), with the effective kernel kappa_t.
+        """
+        return math.sqrt(sum(step.squared_distance for step in self.steps(task)))
+
+    def distance_from_initialisation(self, after: int | None = None) -> float:
+        """||w_t - w_0||. Since (w_t - w_0).phi(x) = f_t(x) - f_0(x), it needs no new kernel value."""
+        last = self.last_task(after)
+        total = 0.0
+        for group in self.groups:
+            recursion = group.recursion
+            if last:
+                weights = torch.stack([step.span for step in recursion.steps[:last]]).sum(0)
+                total += float((weights * (recursion.outputs[last] - recursion.outputs[0])).sum())
+        return math.sqrt(max(0.0, total))
+
+    def effective_trace(self, task: int) -> float:
+        """The trace of kappa_t(X_t, X_t), over all outputs."""
+        return sum(step.trace for step in self.steps(task))
+
+    def base_trace(self, task: int) -> float:
+        """The trace of k(X_t, X_t), over all outputs."""
+        rows = self.blocks[self.check_task(task) - 1]
+        return float(self.base_diagonal[rows].sum()) * self.targets[task - 1].shape[1]
+
+    def samples(self, task: int) -> int:
+        """n_t, the number of inputs of a task."""
+        return self.tasks.samples[self.check_task(task) - 1]
+
+    def max_learning_rate(self, task: int) -> float:
+        """The largest learning rate below which full-batch (projected) descent converges on this task.
+
+        Paper: Theorem 1 (`thm:conv`), eta < 1 / ||K_t + lam I||, for the loss of section 3 (no factor 1/2).
+        """
+        largest = max(float(torch.linalg.eigvalsh(step.effective)[-1]) for step in self.steps(task))
+        curvature = max(0.0, largest) + self.ridge
+        return 1 / curvature if curvature > 0 else float("inf")
+
+    # -- internals shared with the sibling modules ------------------------------------------------------
+
+    def steps(self, task: int) -> list[Step]:
+        """The step of each group of outputs on a task."""
+        self.check_task(task)
+        return [group.recursion.steps[task - 1] for group in self.groups]
+
+    def _span_rows(self) -> Tensor:
+        total = torch.zeros(len(self.points), dtype=torch.float64)
+        for group in self.groups:
+            for step in group.recursion.steps:
+                total += step.span.abs().sum(1)
+        return torch.nonzero(total).flatten()
+
+    def _gather(self, task: int, name: str) -> Tensor:
+        pieces = torch.empty_like(self.targets[self.check_task(task) - 1])
+        for group, step in zip(self.groups, self.steps(task), strict=True):
+            pieces[:, group.columns] = getattr(step, name)
+        return pieces
+
+    def output_matrix(self, task: int, after: int) -> Tensor:
+        """f_after(X_task) as a (rows, columns) matrix."""
+        rows = self.blocks[self.check_task(task) - 1]
+        values = torch.empty_like(self.targets[task - 1])
+        for group in self.groups:
+            values[:, group.columns] = group.recursion.outputs[after][rows]
+        return values
+
+    def shaped(self, values: Tensor, rows: int) -> Tensor:
+        """A (rows, columns) matrix in the shape in which the user gave targets."""
+        if self.kernel.outputs > 1 and rows % self.kernel.outputs == 0:
+            return values.reshape(rows // self.kernel.outputs, self.kernel.outputs)
+        return values.flatten() if self.tasks.vector else values
+
+    def check_task(self, task: int) -> int:
+        """The task's number, if there is such a task."""
+        if not 1 <= task <= len(self):
+            raise SettingsError(f"tasks count from 1 to {len(self)} here, got task {task}")
+        return task
+
+    def last_task(self, after: int | None) -> int:
+        """The task's number for `after=`: the last by default, 0 for initialisation."""
+        if after is None:
+            return len(self)
+        if not 0 <= after <= len(self):
+            raise SettingsError(
+                f"after= is a task from 1 to {len(self)}, or 0 for initialisation: got {after}"
+            )
+        return after
