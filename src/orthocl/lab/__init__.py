@@ -1,0 +1,24 @@
+"""The laboratory: experiments that resume, sweep and run on many machines."""
+
+from orthocl.lab.experiment import Experiment, load_experiment, make_experiment
+from orthocl.lab.record import Record, Result
+from orthocl.lab.run import InterruptedRun, RunObserver, RunOptions, execute
+from orthocl.lab.settings import MethodSettings, NetSettings, RunSettings, StreamSettings
+from orthocl.lab.store import Store
+
+__all__ = [
+    "Experiment",
+    "InterruptedRun",
+    "MethodSettings",
+    "NetSettings",
+    "Record",
+    "Result",
+    "RunObserver",
+    "RunOptions",
+    "RunSettings",
+    "Store",
+    "StreamSettings",
+    "execute",
+    "load_experiment",
+    "make_experiment",
+]

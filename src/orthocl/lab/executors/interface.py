@@ -1,0 +1,117 @@
+"""What every executor takes and gives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from orthocl.lab.record import Record
+from orthocl.lab.run import RunOptions, identify
+from orthocl.lab.settings import RunSettings
+from orthocl.lab.store import Store
+
+Kind = Literal[
+    "known", "started", "progress", "finished", "unsupported", "failed", "interrupted", "elsewhere", "note"
+]
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something that happened to a run.
+
+    Args:
+        kind: "known" (its record was there already), "started", "progress", "finished", "unsupported", "failed",
+            "interrupted", "elsewhere" (another process is making it), or "note" (text for people).
+        run: id of the run.
+        settings: the run.
+        task: task being learnt, from 1.
+        tasks: number of tasks.
+        step: steps taken in that task.
+        steps: steps of that task.
+        loss: loss of the latest step.
+        accuracy: mean test accuracy on the tasks learnt so far, when last measured.
+        text: reason or note.
+    """
+
+    kind: Kind
+    run: str
+    settings: RunSettings
+    task: int = 0
+    tasks: int = 0
+    step: int = 0
+    steps: int = 0
+    loss: float | None = None
+    accuracy: float | None = None
+    text: str = ""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a run.
+
+    Args:
+        run: id of the run.
+        settings: the run as it was asked for, with its labels.
+        status: "finished" and "unsupported" come with a record, "failed" with a reason; "interrupted" runs go on with
+            the next call; "elsewhere" means that another process is making it.
+        record: the record.
+        reason: why it is unsupported or failed.
+        known: whether the record was there before.
+    """
+
+    run: str
+    settings: RunSettings
+    status: Literal["finished", "unsupported", "failed", "interrupted", "elsewhere"]
+    record: Record | None = None
+    reason: str = ""
+    known: bool = False
+
+
+OnEvent = Callable[[Event], None]
+
+
+class Executor(Protocol):
+    """Makes runs, somewhere."""
+
+    def run_all(
+        self, runs: Sequence[RunSettings], store: Store, *, options: RunOptions, on_event: OnEvent
+    ) -> list[Outcome]:
+        """Make all runs that have no record yet. One outcome per run, in the order given; failures do not stop it."""
+
+
+def pending(
+    runs: Sequence[RunSettings], store: Store, options: RunOptions, on_event: OnEvent
+) -> tuple[list[str], dict[str, RunSettings]]:
+    """The ids of all runs, and by id those that have no record yet (equal runs once)."""
+    ids = identify(runs, options.data_root)
+    todo: dict[str, RunSettings] = {}
+    for run, settings in zip(ids, runs, strict=True):
+        if store.record(run) is None:
+            todo.setdefault(run, settings)
+        else:
+            on_event(Event("known", run, settings))
+    return ids, todo
+
+
+def gather(
+    ids: Sequence[str],
+    runs: Sequence[RunSettings],
+    store: Store,
+    todo: Mapping[str, RunSettings],
+    failures: Mapping[str, str],
+) -> list[Outcome]:
+    """The outcomes of runs, from the store and the reasons of those that failed."""
+    outcomes = []
+    for run, settings in zip(ids, runs, strict=True):
+        record = store.record(run)
+        if record is not None:
+            outcomes.append(
+                Outcome(run, settings, record.status, record, record.reason, known=run not in todo)
+            )
+        elif run in failures:
+            outcomes.append(Outcome(run, settings, "failed", reason=failures[run]))
+        else:
+            elsewhere = store.state(run) == "running"
+            outcomes.append(Outcome(run, settings, "elsewhere" if elsewhere else "interrupted"))
+    return outcomes
