@@ -342,24 +342,31 @@ class Adapter:
     # ---- saving
 
     def state_dict(self) -> dict[str, object]:
-        """What a checkpoint in the middle of a task needs besides model, optimizer and subspace; merges."""
-        self.merge()
-        return {"velocity": self.velocity, "anchor": list(self._anchor), "steps": self._steps}
+        """What a checkpoint in the middle of a task needs besides the raw weights, optimizer and subspace.
+
+        Nothing is merged, so that a run does not depend on when it was saved: save the model's parameters as they
+        are (`named_parameters`), not its `state_dict`, which has alpha merged into it.
+        """
+        return {
+            "alpha": self.alpha.clone(),
+            "velocity": None if self.velocity is None else self.velocity.clone(),
+            "anchor": list(self._anchor),
+            "steps": self._steps,
+            "since_merge": self._since_merge,
+        }
 
     def load_state_dict(self, state: Mapping[str, object]) -> None:
-        """Go on from a checkpoint, with model and subspace already restored."""
-        anchor, velocity = state["anchor"], state["velocity"]
+        """Go on from a checkpoint, with the raw weights and the subspace already restored."""
+        alpha, anchor, velocity = state["alpha"], state["anchor"], state["velocity"]
         if not isinstance(anchor, list) or [a.shape for a in anchor] != [p.shape for p in self.parameters]:
             raise StoreError("the saved adapter belongs to other parameters than this one")
-        self.forget()
-        self._anchor, self.stale = [part.detach().clone() for part in anchor], False
+        if not isinstance(alpha, Tensor) or alpha.shape != self.alpha.shape:
+            raise StoreError("the saved adapter belongs to another memory than this one")
+        self._anchor = [part.detach().clone() for part in anchor]
         self.velocity = velocity.clone() if isinstance(velocity, Tensor) else None
-        self._steps = int(str(state["steps"]))
-
-
-def _add(targets: Sequence[Tensor], changes: Sequence[Tensor]) -> None:
-    for target, change in zip(targets, changes, strict=True):
-        target.add_(change)
+        self.alpha.copy_(alpha)
+        self.gradient.zero_()
+        self._steps, self._since_merge = int(str(state["steps"])), int(str(state["since_merge"]))
 
 
 def _gradient(parameter: Tensor) -> Tensor:
