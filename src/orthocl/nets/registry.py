@@ -10,11 +10,12 @@ import torch
 from torch import nn
 
 from orthocl.errors import unknown_name
+from orthocl.nets.alexnet import BirdClassifier
 from orthocl.nets.heads import MultiHead
 from orthocl.nets.lenet import LeNet
 from orthocl.nets.mlp import MLP
 
-NETS: dict[str, Callable[..., nn.Module]] = {"mlp": MLP, "lenet": LeNet}
+NETS: dict[str, Callable[..., nn.Module]] = {"mlp": MLP, "lenet": LeNet, "bird-classifier": BirdClassifier}
 
 
 def make_net(

@@ -15,7 +15,7 @@ from torch.utils.data import Dataset, TensorDataset
 from orthocl.errors import DataError, SettingsError, unknown_name
 from orthocl.streams.base import Kind, Split, Stream, Task
 from orthocl.streams.checks import Array, check_outputs, checked_samples, needed_outputs, target_kind
-from orthocl.streams.images import stream_fingerprint
+from orthocl.streams.views import stream_fingerprint
 
 Heads = Literal["shared", "per-task"]
 

@@ -7,16 +7,16 @@ from dataclasses import dataclass
 import numpy as np
 
 from orthocl.streams.base import Stream, Task, check_tasks
-from orthocl.streams.images import ImageData, ImageSplit, PixelMap, stream_fingerprint
 from orthocl.streams.seeds import generator
+from orthocl.streams.views import LabelledData, PixelMap, View, stream_fingerprint
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class PermutedStream(Stream):
     """Made by `permuted`."""
 
-    train: ImageSplit
-    test: ImageSplit
+    train: View
+    test: View
     tasks: int
     seed: int
 
@@ -28,14 +28,14 @@ class PermutedStream(Stream):
         self.check_number(number)
         if number == 1:
             return Task(1, "original", self.train, self.test, outputs=self.heads["main"])
-        order = generator("permuted", self.seed, number).permutation(self.train.pixels.shape[-1])
+        order = generator("permuted", self.seed, number).permutation(self.train.stored.shape[-1])
         pixel_map = PixelMap(order, np.empty(0, dtype=np.int64))
         train, test = self.train.mapped(pixel_map), self.test.mapped(pixel_map)
         return Task(number, f"permutation {number}", train, test, outputs=self.heads["main"])
 
 
 def permuted(
-    data: ImageData,
+    data: LabelledData,
     *,
     tasks: int = 15,
     seed: int = 0,
@@ -59,7 +59,7 @@ def permuted(
     check_tasks(tasks)
     settings = {
         "kind": "permuted",
-        "data": data.name,
+        **data.settings,
         "tasks": tasks,
         "seed": seed,
         "train_size": train_size,

@@ -6,15 +6,15 @@ from dataclasses import dataclass
 
 from orthocl.errors import SettingsError
 from orthocl.streams.base import Stream, Task
-from orthocl.streams.images import ImageData, stream_fingerprint
 from orthocl.streams.seeds import generator
+from orthocl.streams.views import LabelledData, stream_fingerprint
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class SplitStream(Stream):
     """Made by `split`."""
 
-    data: ImageData
+    data: LabelledData
     groups: tuple[tuple[int, ...], ...]
     seed: int
     train_size: int | None
@@ -38,7 +38,7 @@ class SplitStream(Stream):
 
 
 def split(
-    data: ImageData,
+    data: LabelledData,
     *,
     tasks: int | None = None,
     classes_per_task: int = 2,
@@ -84,7 +84,7 @@ def split(
     )
     settings = {
         "kind": "split",
-        "data": data.name,
+        **data.settings,
         "classes": [list(group) for group in groups],
         "seed": seed,
         "train_size": train_size,

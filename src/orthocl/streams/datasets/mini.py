@@ -8,11 +8,8 @@ from importlib import resources
 import numpy as np
 import torch
 
+from orthocl.streams.datasets.mnist import DIGITS, MNIST_MEAN, MNIST_STD
 from orthocl.streams.images import ImageData, padded
-
-DIGITS = tuple("0123456789")
-# Of MNIST padded to 32 x 32 and scaled to [0, 1]: the constants of the protocol.
-MNIST_MEAN, MNIST_STD = 0.1000, 0.2752
 
 
 @cache
