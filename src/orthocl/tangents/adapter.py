@@ -362,11 +362,16 @@ class Adapter:
             raise StoreError("the saved adapter belongs to other parameters than this one")
         if not isinstance(alpha, Tensor) or alpha.shape != self.alpha.shape:
             raise StoreError("the saved adapter belongs to another memory than this one")
-        self._anchor = [part.detach().clone() for part in anchor]
+        self._anchor, self.stale = [part.detach().clone() for part in anchor], False
         self.velocity = velocity.clone() if isinstance(velocity, Tensor) else None
         self.alpha.copy_(alpha)
         self.gradient.zero_()
         self._steps, self._since_merge = int(str(state["steps"])), int(str(state["since_merge"]))
+
+
+def _add(targets: Sequence[Tensor], changes: Sequence[Tensor]) -> None:
+    for target, change in zip(targets, changes, strict=True):
+        target.add_(change)
 
 
 def _gradient(parameter: Tensor) -> Tensor:

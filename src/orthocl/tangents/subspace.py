@@ -268,6 +268,12 @@ class Subspace:
         inside = self._factor.solve_lower(self._mix(coefficients)[:, None])
         return float(inside.norm()) / whole
 
+    def inside(self, tangents: Tangents) -> Tensor:
+        """Squared norm of the part of each tangent inside the span."""
+        if self.tangents is None:
+            return torch.zeros(tangents.rows, dtype=torch.float64)
+        return self._factor.solve_lower(self._cross(tangents)).square().sum(0)
+
     # ---- saving
 
     def state_dict(self) -> dict[str, object]:

@@ -1,0 +1,48 @@
+"""Drift: how far the stored tangents are from today's.
+
+Paper: section 6. OGD protects the outputs as linearised when each task ended; as the network moves, stored tangents
+protect today's outputs less and less. OGD+ takes them anew.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from orthocl.errors import DataError
+from orthocl.tangents.rows import Tangents
+from orthocl.tangents.subspace import Subspace
+
+
+@dataclass(frozen=True)
+class Drift:
+    """Means over the rows. Without drift: cosine 1, relative norm 1, outside 0.
+
+    Args:
+        cosine: of the angle between a stored tangent and today's.
+        relative_norm: norm of today's tangent / norm of the stored one.
+        outside: norm of the part of today's tangent outside of the stored span / its norm: what is unprotected.
+    """
+
+    cosine: float
+    relative_norm: float
+    outside: float
+
+
+def drift(stored: Tangents, current: Tangents, subspace: Subspace) -> Drift:
+    """Compare stored tangents with those of the same outputs at today's weights.
+
+    Args:
+        stored: tangents as they were remembered.
+        current: tangents of the same rows now.
+        subspace: what is protected.
+    """
+    if stored.rows != current.rows:
+        raise DataError(f"expected the same outputs then and now, got {stored.rows} and {current.rows} rows")
+    before, now = stored.gram().diagonal(), current.gram().diagonal()
+    both = stored.gram(current).diagonal()
+    tiny = 1e-300
+    return Drift(
+        cosine=float((both / (before * now).sqrt().clamp(min=tiny)).mean()),
+        relative_norm=float((now / before.clamp(min=tiny)).sqrt().mean()),
+        outside=float((1 - subspace.inside(current) / now.clamp(min=tiny)).clamp(min=0).sqrt().mean()),
+    )

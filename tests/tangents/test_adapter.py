@@ -1,0 +1,396 @@
+from __future__ import annotations
+
+import copy
+import pickle
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from orthocl.errors import SettingsError, TrainingError
+from orthocl.nets import MLP
+from orthocl.tangents import Adapter, Subspace, collect, why_not_exact
+
+STEPS = 200
+OPTIMIZERS = {
+    "sgd": {},
+    "momentum": {"momentum": 0.9},
+    "nesterov": {"momentum": 0.8, "nesterov": True},
+    "dampening": {"momentum": 0.7, "dampening": 0.5},
+}
+
+
+def vector(parts) -> torch.Tensor:
+    return torch.cat([part.detach().reshape(-1) for part in parts])
+
+
+def fill(problem, variant="gtl", dtype=None):
+    subspace = Subspace(problem.parameters, dtype=dtype)
+    subspace.append(
+        collect(problem.model, problem.x, problem.y, parameters=problem.parameters, variant=variant), 1
+    )
+    return subspace
+
+
+def batches(problem, steps=STEPS, size=5):
+    generator = torch.Generator().manual_seed(7)
+    for _ in range(steps):
+        rows = torch.randint(0, len(problem.x), (size,), generator=generator)
+        y = torch.randint(0, 3, (size,), generator=generator)
+        x = problem.x[rows]
+        yield (x.flip(1) if x.is_floating_point() else x), y
+
+
+def adapted(problem, subspace, settings, steps=STEPS, merge_at=(), **options):
+    model = problem.model
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.02, **settings)
+    adapter = Adapter(model, subspace, problem.parameters, **options)
+    for number, (x, y) in enumerate(batches(problem, steps)):
+        optimizer.zero_grad()
+        functional.cross_entropy(model(x), y).backward()
+        optimizer.step()
+        adapter.step(0.02, **settings)
+        if number in merge_at:
+            adapter.merge()
+    adapter.remove()
+    return vector(problem.parameters.values())
+
+
+def dense(problem, truth, settings, steps=STEPS):
+    """The published algorithm: an orthonormal basis of explicit gradients, and the gradient minus its projection."""
+    model = problem.model
+    _, values, basis = torch.linalg.svd(truth, full_matrices=False)
+    basis = basis[values > 1e-9 * values[0]]
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.02, **settings)
+    own = list(problem.parameters.values())
+    for x, y in batches(problem, steps):
+        optimizer.zero_grad()
+        functional.cross_entropy(model(x), y).backward()
+        gradient = vector([torch.zeros_like(p) if p.grad is None else p.grad for p in own])
+        gradient = gradient - basis.t() @ (basis @ gradient)
+        for p, part in zip(own, gradient.split([p.numel() for p in own]), strict=True):
+            p.grad = part.view_as(p)
+        optimizer.step()
+    return vector(own)
+
+
+@pytest.mark.parametrize("kind", list(OPTIMIZERS))
+@pytest.mark.parametrize(
+    "name", ["mlp", "lenet", "heads", "transformer", "frozen", "convolutions", "sequence"]
+)
+def test_trajectory_is_that_of_dense_projection(make_problem, name, kind):
+    problem = make_problem(name)
+    problem.model.eval()  # no dropout; batch statistics as in the policy
+    twin = copy.deepcopy(problem.model)
+    start = vector(problem.parameters.values())
+    truth = problem.jacobian()
+    # A large assumed batch moves every layer directly, a small one adapts all linear layers.
+    found = adapted(problem, fill(problem), OPTIMIZERS[kind], merge_at=(3, 90), batch_size=1)
+    other = make_problem(name)
+    other.model.load_state_dict(twin.state_dict())
+    other.model.eval()
+    expected = dense(other, truth, OPTIMIZERS[kind])
+    assert (expected - start).norm() > 1e-3
+    assert float((found - expected).norm() / (expected - start).norm()) < 1e-9
+    assert torch.linalg.vector_norm(truth @ (found - start)) < 1e-10 * (found - start).norm()
+
+
+@pytest.mark.parametrize("batch_size", [1, 10_000])
+@pytest.mark.parametrize("variant", ["ave", "all"])
+def test_all_variants_adapted_or_moved_directly(make_problem, variant, batch_size):
+    problem, other = make_problem("mlp"), make_problem("mlp")
+    subspace = fill(problem, variant)
+    truth = other.jacobian(variant)
+    found = adapted(problem, subspace, {"momentum": 0.9}, batch_size=batch_size)
+    expected = dense(other, truth, {"momentum": 0.9})
+    torch.testing.assert_close(found, expected, rtol=1e-8, atol=1e-9)
+
+
+def test_the_choice_between_adapting_and_moving_follows_the_cost_model(make_problem):
+    problem = make_problem("mlp")
+    subspace = fill(problem)
+    for batch_size, expected in ((1, 3), (10_000, 0)):
+        adapter = Adapter(problem.model, subspace, problem.parameters, batch_size=batch_size)
+        assert (len(adapter.layers), len(adapter.direct)) == (expected, 3 - expected)
+        adapter.remove()
+
+
+def test_principal_components_are_adapted_too(make_problem):
+    problem = make_problem("mlp")
+    subspace = Subspace(problem.parameters)
+    tangents = collect(problem.model, problem.x, problem.y, parameters=problem.parameters)
+    subspace.append(tangents, 1, components=3)
+    top = torch.linalg.svd(problem.jacobian(), full_matrices=False)[2][:3]
+    start = vector(problem.parameters.values())
+    moved = adapted(problem, subspace, {}, steps=40, batch_size=1) - start
+    assert (top @ moved).abs().max() < 1e-12
+    expected = dense(make_problem("mlp"), top, {}, steps=40) - start
+    torch.testing.assert_close(moved, expected, rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize("storage", [torch.float32, torch.bfloat16])
+def test_leak_in_float32_stays_small_over_a_task(storage):
+    torch.manual_seed(0)
+    model = MLP((20,), (30, 30), 5)
+    x, y = torch.randn(120, 20), torch.randint(0, 5, (120,))
+    parameters = dict(model.named_parameters())
+    subspace = Subspace(parameters, dtype=storage)
+    subspace.append(collect(model, x, y, parameters=parameters), 1)
+    before = [p.detach().clone() for p in parameters.values()]
+    adapter = Adapter(model, subspace, parameters, batch_size=8)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    for step in range(1500):
+        rows = torch.arange(16 * step, 16 * step + 16) % 120
+        optimizer.zero_grad()
+        functional.cross_entropy(model(x[rows].flip(1)), y[rows]).backward()
+        optimizer.step()
+        adapter.step(0.05)
+    adapter.remove()
+    moved = [p.detach() - q for p, q in zip(parameters.values(), before, strict=True)]
+    assert vector(moved).norm() > 0.5
+    assert subspace.leak(moved) < 1e-6
+
+
+def test_model_looks_merged_from_outside(make_problem):
+    problem = make_problem("mlp")
+    subspace = fill(problem)
+    names = list(problem.model.state_dict())
+    adapter = Adapter(problem.model, subspace, problem.parameters, batch_size=1)
+    optimizer = torch.optim.SGD(problem.model.parameters(), lr=0.1)
+
+    def train(steps):
+        for x, y in batches(problem, steps):
+            optimizer.zero_grad()
+            functional.cross_entropy(problem.model(x), y).backward()
+            optimizer.step()
+            adapter.step(0.1)
+
+    def same(model):
+        assert not any(hasattr(module, "tangent_adapter") for module in model.modules())
+        torch.testing.assert_close(model(problem.x), problem.model(problem.x), rtol=1e-12, atol=1e-12)
+
+    train(5)
+    assert adapter.alpha.abs().max() > 1e-6
+    state = problem.model.state_dict()
+    assert list(state) == names
+    plain = MLP((6,), (9, 8), 3).double()
+    plain.load_state_dict(state)
+    same(plain)
+    train(5)
+    expected = problem.model(problem.x).detach()
+    clone = copy.deepcopy(problem.model)
+    same(clone)
+    train(2)
+    torch.testing.assert_close(clone(problem.x), expected, rtol=1e-12, atol=1e-12)
+    same(pickle.loads(pickle.dumps(problem.model)))
+    train(3)
+    expected = problem.model(problem.x).detach()
+    adapter.remove()
+    assert all(
+        type(module) in (MLP, nn.Flatten, nn.Linear, nn.ReLU, nn.Dropout)
+        for module in problem.model.modules()
+    )
+    torch.testing.assert_close(problem.model(problem.x), expected, rtol=1e-12, atol=1e-12)
+
+
+def test_loading_other_weights_starts_over(make_problem):
+    problem = make_problem("mlp")
+    adapter = Adapter(problem.model, fill(problem), problem.parameters, batch_size=1)
+    optimizer = torch.optim.SGD(problem.model.parameters(), lr=0.1)
+    torch.manual_seed(11)
+    other = MLP((6,), (9, 8), 3).double()
+    for number, (x, y) in enumerate(batches(problem, 6)):
+        if number == 3:
+            problem.model.load_state_dict(other.state_dict())
+            torch.testing.assert_close(problem.model(x), other(x))
+        optimizer.zero_grad()
+        functional.cross_entropy(problem.model(x), y).backward()
+        optimizer.step()
+        adapter.step(0.1)
+    adapter.remove()
+    moved = [p.detach() - q for p, q in zip(problem.model.parameters(), other.parameters(), strict=True)]
+    assert 1e-4 < vector(moved).norm() < 1
+    assert adapter.subspace.leak(moved) < 1e-12
+
+
+def test_checkpoint_in_the_middle_of_a_task(make_problem):
+    settings = {"momentum": 0.9}
+    whole = make_problem("lenet")
+    whole.model.eval()
+    subspace = fill(whole)
+    expected = adapted(whole, subspace, settings, steps=20, batch_size=1)
+
+    def run(saved, first, last):
+        problem = make_problem("lenet")
+        problem.model.eval()
+        optimizer = torch.optim.SGD(problem.model.parameters(), lr=0.02, **settings)
+        if saved is not None:
+            with torch.no_grad():
+                for parameter, value in zip(problem.model.parameters(), saved[0], strict=True):
+                    parameter.copy_(value)
+            optimizer.load_state_dict(saved[1])
+        adapter = Adapter(problem.model, subspace, problem.parameters, batch_size=1)
+        if saved is not None:
+            adapter.load_state_dict(saved[2])
+        for x, y in list(batches(problem, 20))[first:last]:
+            optimizer.zero_grad()
+            functional.cross_entropy(problem.model(x), y).backward()
+            optimizer.step()
+            adapter.step(0.02, **settings)
+        raw = [p.detach().clone() for p in problem.model.parameters()]
+        state = raw, copy.deepcopy(optimizer.state_dict()), adapter.state_dict()
+        adapter.remove()
+        return state, vector(problem.parameters.values())
+
+    saved, _ = run(None, 0, 10)
+    assert torch.equal(run(saved, 10, 20)[1], expected)  # bit by bit, as if never interrupted
+
+
+def test_released_momentum_is_the_projected_one(make_problem, reject_dense):
+    problem = make_problem("mlp")
+    subspace = fill(problem)
+    adapter = Adapter(problem.model, subspace, problem.parameters, batch_size=1)
+    optimizer = torch.optim.SGD(problem.model.parameters(), lr=0.02, momentum=0.9)
+    for x, y in batches(problem, 5):
+        optimizer.zero_grad()
+        functional.cross_entropy(problem.model(x), y).backward()
+        optimizer.step()
+        adapter.step(0.02, momentum=0.9)
+    buffers = [optimizer.state[p]["momentum_buffer"] for p in problem.parameters.values()]
+    raw = vector(buffers).clone()
+    adapter.release_momentum(buffers)
+    expected = reject_dense(make_problem("mlp").jacobian(), raw)
+    torch.testing.assert_close(vector(buffers), expected, rtol=1e-9, atol=1e-11)
+    adapter.remove()
+
+
+def test_cached_input_kernel(make_problem):
+    problem, other = make_problem("mlp"), make_problem("mlp")
+    subspace = fill(problem)
+    inputs = torch.randn(40, 2, 3, dtype=torch.float64)
+    problems = []
+    for cached, chosen in ((True, problem), (False, other)):
+        optimizer = torch.optim.SGD(chosen.model.parameters(), lr=0.1)
+        adapter = Adapter(chosen.model, subspace, chosen.parameters, batch_size=1)
+        if cached:
+            assert adapter.cache_inputs(inputs, budget=100) == adapter.cached_bytes == 0
+            assert adapter.cache_inputs(inputs) == adapter.cached_bytes == 40 * 7 * 8
+        for step in range(10):
+            index = torch.arange(step, step + 6)
+            optimizer.zero_grad()
+            adapter.batch_index = index if cached else None
+            functional.cross_entropy(chosen.model(inputs[index]), index % 3).backward()
+            assert adapter.batch_index is None
+            optimizer.step()
+            adapter.step(0.1)
+        problems.append((chosen, adapter))
+    torch.testing.assert_close(
+        vector(problem.parameters.values()), vector(other.parameters.values()), rtol=1e-11, atol=1e-12
+    )
+    adapter = problems[0][1]
+    adapter.batch_index = torch.arange(6)
+    with pytest.raises(TrainingError, match="not the cached ones"):
+        problem.model(inputs[6:12])
+    adapter.batch_index = torch.arange(6)
+    with pytest.raises(TrainingError, match="names 6"):
+        problem.model(inputs[:5])
+    for chosen, adapter in problems:
+        adapter.remove()
+        assert adapter.cached_bytes == 0
+        chosen.model(inputs)
+
+
+@pytest.mark.parametrize("misuse", ["clip", "penalty", "accumulate", "cleared"])
+def test_gradients_that_bypass_the_adapter_are_noticed(make_problem, misuse):
+    problem = make_problem("mlp")
+    adapter = Adapter(problem.model, fill(problem), problem.parameters, batch_size=1)
+    optimizer = torch.optim.SGD(problem.model.parameters(), lr=0.1)
+    x, y = next(batches(problem, 1))
+    loss = functional.cross_entropy(problem.model(x), y)
+    if misuse == "penalty":
+        loss = loss + sum(p.square().sum() for p in problem.model.parameters())
+    loss.backward()
+    if misuse == "clip":
+        nn.utils.clip_grad_norm_(problem.model.parameters(), 1e-2)
+    if misuse == "accumulate":
+        optimizer.zero_grad()
+        functional.cross_entropy(problem.model(x), y.flip(0)).backward()
+    optimizer.step()
+    if misuse == "cleared":
+        optimizer.zero_grad()
+    with pytest.raises(TrainingError, match="gradients"):
+        adapter.step(0.1)
+    adapter.remove()
+
+
+def test_weights_used_past_their_layer_are_moved_directly_or_noticed(make_problem):
+    problem, other = make_problem("shared"), make_problem("shared")
+    subspace = fill(problem)
+    found = adapted(problem, subspace, {}, steps=30, batch_size=1)
+    torch.testing.assert_close(found, dense(other, other.jacobian(), {}, steps=30), rtol=1e-9, atol=1e-11)
+
+
+def test_accumulated_gradients_count(make_problem):
+    problem, other = make_problem("mlp"), make_problem("mlp")
+    subspace = fill(problem)
+    own = list(problem.parameters.values())
+    start = vector(own)
+    adapter = Adapter(problem.model, subspace, problem.parameters, batch_size=1)
+    optimizer = torch.optim.SGD(problem.model.parameters(), lr=0.1)
+    total = torch.zeros_like(start)
+    for x, y in batches(problem, 3):
+        functional.cross_entropy(problem.model(x), y).backward()
+        total += vector(
+            torch.autograd.grad(functional.cross_entropy(other.model(x), y), list(other.model.parameters()))
+        )
+    optimizer.step()
+    adapter.step(0.1)
+    adapter.remove()
+    pieces = [g.view_as(p) for g, p in zip(total.split([p.numel() for p in own]), own, strict=True)]
+    expected = start - 0.1 * vector(subspace.reject(pieces))
+    torch.testing.assert_close(vector(own), expected, rtol=1e-11, atol=1e-12)
+
+
+def test_collecting_while_installed(make_problem):
+    problem = make_problem("mlp")
+    adapter = Adapter(problem.model, fill(problem), problem.parameters, batch_size=1)
+    optimizer = torch.optim.SGD(problem.model.parameters(), lr=0.1)
+    for x, y in batches(problem, 4):
+        optimizer.zero_grad()
+        functional.cross_entropy(problem.model(x), y).backward()
+        optimizer.step()
+        adapter.step(0.1)
+        rows = collect(problem.model, problem.x, problem.y, parameters=problem.parameters).dense()
+        clone = copy.deepcopy(problem)
+        torch.testing.assert_close(rows, clone.jacobian(), rtol=1e-10, atol=1e-11)
+        assert adapter.gradient.abs().max() == 0
+    adapter.remove()
+
+
+def test_an_empty_memory_costs_nothing(make_problem):
+    problem = make_problem("mlp")
+    subspace = Subspace(problem.parameters)
+    adapter = Adapter(problem.model, subspace, problem.parameters)
+    assert not adapter.layers
+    adapter.step(0.1)
+    assert adapter.state_dict()["velocity"] is None
+    adapter.remove()
+    with pytest.raises(SettingsError, match="those of the subspace"):
+        Adapter(problem.model, subspace, {})
+
+
+def test_which_optimizers_are_exact():
+    layer = nn.Linear(3, 2)
+    own = dict(layer.named_parameters())
+    assert (
+        why_not_exact(torch.optim.SGD(layer.parameters(), lr=0.1, momentum=0.9, nesterov=True), own) is None
+    )
+    assert "weight decay" in str(
+        why_not_exact(torch.optim.SGD(layer.parameters(), lr=0.1, weight_decay=1e-3), own)
+    )
+    assert "Adam" in str(why_not_exact(torch.optim.Adam(layer.parameters()), own))
+    assert "maximises" in str(why_not_exact(torch.optim.SGD(layer.parameters(), lr=0.1, maximize=True), own))
+    groups = [{"params": [layer.weight]}, {"params": [layer.bias], "lr": 0.2}]
+    assert "different learning rates" in str(why_not_exact(torch.optim.SGD(groups, lr=0.1), own))
+    assert "not in the optimizer" in str(why_not_exact(torch.optim.SGD([layer.weight], lr=0.1), own))

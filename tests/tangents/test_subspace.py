@@ -1,0 +1,304 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from orthocl.errors import DataError, SettingsError, StoreError
+from orthocl.tangents import Subspace, Tangents, collect
+from orthocl.tangents.blocks import Dense
+from orthocl.tangents.cholesky import GrowingCholesky, pivoted_cholesky
+
+
+def rows_of(matrix: torch.Tensor) -> tuple[dict[str, nn.Parameter], Tangents]:
+    """Tangents with given rows, of one parameter."""
+    width = matrix.shape[1]
+    parameters = {"w": nn.Parameter(torch.zeros(width, dtype=matrix.dtype))}
+    return parameters, Tangents(["w"], [(width,)], [Dense(("w",), ((width,),), matrix)])
+
+
+def vector(parts) -> torch.Tensor:
+    return torch.cat([part.reshape(-1) for part in parts])
+
+
+@pytest.mark.parametrize("variant", ["gtl", "all"])
+def test_projection_equals_the_dense_one(problem, reject_dense, variant):
+    subspace = Subspace(problem.parameters)
+    tangents = collect(problem.model, problem.x, problem.y, parameters=problem.parameters, variant=variant)
+    half = torch.arange(tangents.rows // 2)
+    rest = torch.arange(tangents.rows // 2, tangents.rows)
+    found = subspace.append(tangents.select(half), 1) + subspace.append(tangents.select(rest), 2)
+    truth = problem.jacobian(variant)
+    assert found == subspace.rank == torch.linalg.matrix_rank(truth, rtol=1e-9)
+    gradient = [torch.randn_like(p) for p in problem.parameters.values()]
+    outside, inside = subspace.reject(gradient), subspace.project(gradient)
+    expected = reject_dense(truth, vector(gradient))
+    torch.testing.assert_close(vector(outside), expected, rtol=1e-9, atol=1e-10)
+    torch.testing.assert_close(vector(outside) + vector(inside), vector(gradient), rtol=1e-12, atol=1e-12)
+    assert subspace.leak(outside) < 1e-13
+    assert subspace.leak(inside) == pytest.approx(1.0, abs=1e-12)
+    whole = subspace.leak(gradient) ** 2
+    assert whole == pytest.approx(1 - float(expected.norm() / vector(gradient).norm()) ** 2, abs=1e-10)
+    again = subspace.reject(outside)
+    torch.testing.assert_close(vector(again), vector(outside), rtol=1e-12, atol=1e-13)
+    weights = subspace.inverse() @ tangents_in(subspace).coefficients(gradient)
+    torch.testing.assert_close(
+        vector(tangents_in(subspace).combine(weights)), vector(inside), rtol=1e-8, atol=1e-9
+    )
+
+
+def tangents_in(subspace: Subspace) -> Tangents:
+    assert subspace.tangents is not None
+    return subspace.tangents
+
+
+@given(
+    rows=st.integers(1, 12),
+    width=st.integers(1, 30),
+    rank=st.integers(0, 6),
+    pieces=st.integers(1, 4),
+    seed=st.integers(0, 10_000),
+)
+@settings(max_examples=60, deadline=None)
+def test_span_rank_and_order(rows, width, rank, pieces, seed):
+    generator = torch.Generator().manual_seed(seed)
+    matrix = torch.randn(rows, rank, generator=generator) @ torch.randn(rank, width, generator=generator)
+    matrix = matrix.double() * 10 ** (8 * torch.rand(1, generator=generator).double() - 4)
+    parameters, tangents = rows_of(matrix)
+    gradient = [torch.randn(width, generator=generator, dtype=torch.float64)]
+    results = []
+    for order in (torch.arange(rows), torch.randperm(rows, generator=generator)):
+        subspace = Subspace(parameters)
+        for number, part in enumerate(order.chunk(pieces)):
+            subspace.append(tangents.select(part), number)
+        assert subspace.rank == torch.linalg.matrix_rank(matrix, rtol=1e-6)
+        results.append(subspace.reject(gradient)[0])
+    torch.testing.assert_close(results[0], results[1], rtol=1e-6, atol=1e-7)
+    if rank:
+        _, values, basis = torch.linalg.svd(matrix, full_matrices=False)
+        basis = basis[values > 1e-6 * values[0]]
+        torch.testing.assert_close(
+            results[0], gradient[0] - basis.t() @ (basis @ gradient[0]), rtol=1e-6, atol=1e-7
+        )
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_repeated_samples_change_nothing(dtype):
+    # The published orthonormalisation turns repeats into noise of norm 1 and then amplifies gradients.
+    torch.manual_seed(0)
+    matrix = torch.randn(6, 40, dtype=dtype)
+    repeated = torch.cat([matrix, matrix[:3], 2 * matrix[1:2], matrix[:3]])
+    parameters, tangents = rows_of(repeated)
+    subspace = Subspace(parameters)
+    assert subspace.append(tangents, 1) == 6
+    assert subspace.append(tangents, 2) == 0
+    plain = Subspace(parameters)
+    plain.append(rows_of(matrix)[1], 1)
+    gradient = [torch.randn(40, dtype=dtype)]
+    accuracy = 1e-5 if dtype == torch.float32 else 1e-12
+    torch.testing.assert_close(subspace.reject(gradient)[0], plain.reject(gradient)[0], rtol=0, atol=accuracy)
+    assert subspace.reject(gradient)[0].norm() <= gradient[0].norm()
+
+
+def test_near_repeats_keep_their_difference():
+    torch.manual_seed(1)
+    matrix = torch.randn(4, 30)
+    near = torch.cat([matrix, matrix[:1] + 1e-3 * torch.randn(1, 30)])
+    parameters, tangents = rows_of(near)
+    subspace = Subspace(parameters)
+    assert subspace.append(tangents, 1) == 5
+    outside = subspace.reject([torch.randn(30)])
+    assert subspace.leak(outside) < 1e-5
+    assert outside[0].norm() < 30**0.5 * 2
+
+
+def test_zero_tangents_are_skipped():
+    torch.manual_seed(2)
+    matrix = torch.zeros(4, 10, dtype=torch.float64)
+    parameters, tangents = rows_of(matrix)
+    subspace = Subspace(parameters)
+    assert subspace.append(tangents, 1) == 0
+    gradient = [torch.randn(10, dtype=torch.float64)]
+    assert torch.equal(subspace.reject(gradient)[0], gradient[0])
+    matrix = matrix.clone()
+    matrix[2] = 1.0
+    assert subspace.append(rows_of(matrix)[1], 2) == 1
+    assert subspace.reject(gradient)[0].isfinite().all()
+
+
+def test_removing_an_owner_keeps_what_others_share_with_it():
+    torch.manual_seed(3)
+    matrix = torch.randn(5, 20, dtype=torch.float64)
+    parameters, first = rows_of(matrix[:3])
+    second = rows_of(matrix[2:])[1]  # row 2 is remembered by both
+    subspace = Subspace(parameters)
+    assert (subspace.append(first, 1), subspace.append(second, 2)) == (3, 2)
+    assert subspace.owners == (1, 2)
+    assert subspace.remove(1) == 2
+    assert (subspace.owners, subspace.rank) == ((2,), 3)
+    alone = Subspace(parameters)
+    alone.append(second, 2)
+    gradient = [torch.randn(20, dtype=torch.float64)]
+    torch.testing.assert_close(
+        subspace.reject(gradient)[0], alone.reject(gradient)[0], rtol=1e-11, atol=1e-12
+    )
+    with pytest.raises(SettingsError, match="no tangents of owner 1"):
+        subspace.remove(1)
+
+
+def test_replace_forgets_what_was_there():
+    torch.manual_seed(4)
+    old, new = torch.randn(3, 12, dtype=torch.float64), torch.randn(4, 12, dtype=torch.float64)
+    parameters, tangents = rows_of(old)
+    subspace = Subspace(parameters)
+    subspace.append(tangents, 1)
+    assert subspace.replace([(1, rows_of(new[:2])[1]), (2, rows_of(new[2:])[1])]) == 4
+    outside = subspace.reject([torch.randn(12, dtype=torch.float64)])[0]
+    assert (new @ outside).abs().max() < 1e-12
+    assert (old @ outside).abs().max() > 1e-2
+
+
+def test_principal_components_without_dense_vectors(make_problem):
+    problem = make_problem("mlp")
+    tangents = collect(problem.model, problem.x, problem.y, parameters=problem.parameters)
+    extra = tangents.select(torch.tensor([0]))
+    subspace = Subspace(problem.parameters)
+    assert subspace.append(extra, 1) == 1
+    assert subspace.append(tangents, 2, components=3) == 3
+    assert (subspace.rank, subspace.size) == (4, 8)
+    truth = problem.jacobian()
+    top = torch.linalg.svd(truth, full_matrices=False)[2][:3]
+    basis = torch.linalg.qr(torch.cat([top, truth[:1]]).t())[0]
+    gradient = [torch.randn_like(p) for p in problem.parameters.values()]
+    expected = vector(gradient) - basis @ (basis.t() @ vector(gradient))
+    torch.testing.assert_close(vector(subspace.reject(gradient)), expected, rtol=1e-8, atol=1e-9)
+    weights = subspace.inverse() @ tangents_in(subspace).coefficients(gradient)
+    torch.testing.assert_close(
+        vector(tangents_in(subspace).combine(weights)), vector(gradient) - expected, rtol=1e-8, atol=1e-9
+    )
+    assert subspace.remove(1) == 1
+    expected = vector(gradient) - top.t() @ (top @ vector(gradient))
+    torch.testing.assert_close(vector(subspace.reject(gradient)), expected, rtol=1e-8, atol=1e-9)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_saving_and_loading(make_problem, dtype):
+    problem = make_problem("convolutions")
+    tangents = collect(problem.model, problem.x, problem.y, parameters=problem.parameters, variant="all")
+    subspace = Subspace(problem.parameters, dtype=dtype)
+    subspace.append(tangents.select(torch.arange(6)), 1)
+    subspace.append(tangents.select(torch.arange(4, 12)), 2)
+    subspace.append(tangents.select(torch.arange(12, 21)), 3, components=2)
+    again = Subspace(problem.parameters)
+    again.load_state_dict(subspace.state_dict())
+    gradient = [torch.randn_like(p) for p in problem.parameters.values()]
+    assert torch.equal(vector(again.reject(gradient)), vector(subspace.reject(gradient)))
+    assert again.nbytes == subspace.nbytes
+    assert again.remove(1) == subspace.remove(1)
+    assert torch.equal(vector(again.reject(gradient)), vector(subspace.reject(gradient)))
+    other = Subspace({"w": nn.Parameter(torch.zeros(3))})
+    with pytest.raises(StoreError, match="protects"):
+        other.load_state_dict(subspace.state_dict())
+
+
+def test_bfloat16_protects_exactly_what_it_stores(make_problem):
+    problem = make_problem("mlp")
+    tangents = collect(problem.model, problem.x, problem.y, parameters=problem.parameters)
+    subspace = Subspace(problem.parameters, dtype=torch.bfloat16)
+    subspace.append(tangents, 1)
+    outside = vector(subspace.reject([torch.randn_like(p) for p in problem.parameters.values()]))
+    stored = tangents_in(subspace).dense().double()
+    assert (stored @ outside).abs().max() < 1e-12
+    assert (problem.jacobian() @ outside).abs().max() > 1e-4
+
+
+def test_refusals():
+    parameters, tangents = rows_of(torch.randn(2, 5))
+    subspace = Subspace(parameters)
+    with pytest.raises(DataError, match="not finite"):
+        subspace.append(rows_of(torch.full((2, 5), float("nan")))[1], 1)
+    with pytest.raises(DataError, match="these tangents are of"):
+        subspace.append(rows_of(torch.randn(2, 6))[1], 1)
+    with pytest.raises(SettingsError, match="stored in"):
+        Subspace(parameters, dtype=torch.int8)
+    with pytest.raises(SettingsError, match="tolerance"):
+        Subspace(parameters, tolerance=0.0)
+    with pytest.raises(SettingsError, match="principal component"):
+        subspace.append(tangents, 1, components=0)
+    subspace.append(tangents, 1)
+    with pytest.raises(DataError, match="expected a gradient"):
+        subspace.reject([torch.zeros(5), torch.zeros(5)])
+
+
+@given(size=st.integers(1, 200), rank=st.integers(1, 200), steps=st.integers(1, 4), seed=st.integers(0, 999))
+@settings(max_examples=25, deadline=None)
+def test_growing_cholesky(size, rank, steps, seed):
+    generator = torch.Generator().manual_seed(seed)
+    rows = torch.randn(size, rank, generator=generator, dtype=torch.float64)
+    gram = rows @ rows.t()
+    threshold = 1e-12 * float(gram.diagonal().max())
+    factor, kept = GrowingCholesky(), torch.zeros(0, dtype=torch.long)
+    for part in torch.arange(size).chunk(steps):
+        cross = gram[kept][:, part]
+        kept = torch.cat([kept, part[factor.extend(cross, gram[part][:, part], threshold)]])
+    assert factor.size == len(kept) == min(size, rank)
+    lower = factor.lower()
+    torch.testing.assert_close(lower @ lower.t(), gram[kept][:, kept], rtol=1e-9, atol=1e-8)
+    right = torch.randn(len(kept), generator=generator, dtype=torch.float64)
+    solved = factor.solve(lower @ (lower.t() @ right))
+    torch.testing.assert_close(lower.t() @ solved, lower.t() @ right, rtol=1e-6, atol=1e-6)
+
+
+def test_pivoted_cholesky_takes_the_largest_first():
+    rows = torch.diag(torch.tensor([1.0, 3.0, 2.0, 1e-9], dtype=torch.float64))
+    order, lower = pivoted_cholesky(rows @ rows.t(), 1e-12)
+    assert order.tolist() == [1, 2, 0]
+    torch.testing.assert_close(lower, torch.diag(torch.tensor([3.0, 2.0, 1.0], dtype=torch.float64)))
+
+
+def test_no_forgetting_on_the_linearised_network(make_problem):
+    """Paper: Theorem 2. With all logits remembered, the linearised outputs do not move at all."""
+    problem = make_problem("mlp")
+    jacobian = problem.jacobian("all")
+    subspace = Subspace(problem.parameters)
+    subspace.append(
+        collect(problem.model, problem.x, problem.y, parameters=problem.parameters, variant="all"), 1
+    )
+    torch.manual_seed(5)
+    other = torch.randn(9, jacobian.shape[1], dtype=torch.float64)  # tangents of the next task
+    target, moved = torch.randn(9, dtype=torch.float64), torch.zeros(jacobian.shape[1], dtype=torch.float64)
+    velocity = torch.zeros_like(moved)
+    for _ in range(100):
+        gradient = other.t() @ (other @ moved - target)
+        pieces = gradient.split([p.numel() for p in problem.parameters.values()])
+        shaped = [g.view_as(p) for g, p in zip(pieces, problem.parameters.values(), strict=True)]
+        velocity = 0.9 * velocity + vector(subspace.reject(shaped))
+        moved = moved - 1e-4 * velocity
+    assert moved.norm() > 1e-2
+    assert (jacobian @ moved).abs().max() < 1e-12
+
+
+def test_first_order_drift_on_the_real_network(make_problem):
+    """On the real network remembered outputs move by O(step^2) along the complement, O(step) otherwise."""
+    problem = make_problem("mlp")
+    subspace = Subspace(problem.parameters)
+    subspace.append(
+        collect(problem.model, problem.x, problem.y, parameters=problem.parameters, variant="all"), 1
+    )
+    gradient = [torch.randn_like(p) for p in problem.parameters.values()]
+    outside = subspace.reject(gradient)
+    before = problem.model(problem.x).detach()
+
+    def drift(direction, step):
+        with torch.no_grad():
+            for p, d in zip(problem.parameters.values(), direction, strict=True):
+                p.add_(d, alpha=step)
+            moved = (problem.model(problem.x) - before).norm()
+            for p, d in zip(problem.parameters.values(), direction, strict=True):
+                p.sub_(d, alpha=step)
+        return float(moved)
+
+    assert drift(outside, 1e-3) / drift(outside, 1e-4) == pytest.approx(100, rel=0.3)
+    assert drift(gradient, 1e-3) / drift(gradient, 1e-4) == pytest.approx(10, rel=0.1)
