@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from orthocl.errors import SettingsError, unknown_name
+from orthocl.lab.grid import flat
 from orthocl.lab.record import Record
 from orthocl.lab.run import RunObserver, total_steps
 from orthocl.lab.settings import RunSettings
@@ -49,17 +50,19 @@ class Tracker(RunObserver):
     """An observer that sends what happens in runs, one after another, to a sink of each run's own.
 
     Args:
-        make_sink: from a run's settings, its id and the store's directory.
+        make_sink: from a run's settings, its id and a directory.
+        directory: where to write what trackers write to files, such as the store's.
     """
 
-    def __init__(self, make_sink: Callable[[RunSettings, str, Path], Sink]):
+    def __init__(self, make_sink: Callable[[RunSettings, str, Path], Sink], directory: Path):
         self.make_sink = make_sink
+        self.directory = directory
         self._sink: Sink | None = None
 
     def on_run(self, run: str, settings: RunSettings, folder: Path) -> None:
         """Open the run's entry, or go on with it."""
         self._settings = settings
-        self._sink = self.make_sink(settings, run, folder.parent.parent)
+        self._sink = self.make_sink(settings, run, self.directory)
         self._ends = [0]  # steps taken when each task ends
         self._losses: list[float] = []
 
@@ -118,7 +121,7 @@ class TensorBoardSink:
         module = _optional("torch.utils.tensorboard", "tensorboard")
         name = re.sub(r"[^A-Za-z0-9+.=-]+", "_", settings.label)
         self._writer = module.SummaryWriter(str(directory / "tensorboard" / f"{name}_{run_id[:8]}"))
-        text = "\n".join(f"    {name} = {value!r}" for name, value in flatten(settings.to_dict()).items())
+        text = "\n".join(f"    {name} = {value!r}" for name, value in flat(settings.to_dict()).items())
         self._writer.add_text("settings", text)
 
     def log(self, values: Mapping[str, float], step: int) -> None:
@@ -144,7 +147,7 @@ class WandbSink:
             id=run_id,
             name=settings.label,
             group=f"{settings.stream_label or settings.stream.name}/{settings.method_label or settings.method.name}",
-            config=flatten(settings.to_dict()),
+            config=flat(settings.to_dict()),
             dir=str(directory),
             mode=os.environ.get("WANDB_MODE", "offline"),
             resume="allow",
@@ -183,7 +186,7 @@ class MlflowSink:
             self._id = self._client.create_run(
                 experiment, tags={"orthocl.run": run_id}, run_name=settings.label
             ).info.run_id
-            for name, value in flatten(settings.to_dict()).items():
+            for name, value in flat(settings.to_dict()).items():
                 self._client.log_param(self._id, name, value)
 
     def _experiment(self, mlflow: Any) -> str:
@@ -219,16 +222,20 @@ TRACKERS: dict[str, Callable[[RunSettings, str, Path], Sink]] = {
 }
 
 
-def make_trackers(names: Iterable[str]) -> list[Tracker]:
+def make_trackers(names: Iterable[str], directory: str | Path) -> list[Tracker]:
     """Observers for `orthocl.lab.run.execute`: "tensorboard", "wandb", "mlflow".
 
-    >>> make_trackers(["tensorbord"])
+    Args:
+        names: which.
+        directory: where those that write files write them, such as the store's.
+
+    >>> make_trackers(["tensorbord"], "store")
     Traceback (most recent call last):
     orthocl.errors.SettingsError: unknown tracker 'tensorbord': did you mean 'tensorboard'? ...
     """
     names = list(dict.fromkeys(names))
     check_trackers(names)
-    return [Tracker(TRACKERS[name]) for name in names]
+    return [Tracker(TRACKERS[name], Path(directory)) for name in names]
 
 
 def check_trackers(names: Iterable[str]) -> None:
@@ -238,21 +245,6 @@ def check_trackers(names: Iterable[str]) -> None:
             raise unknown_name("tracker", name, TRACKERS)
         if find_spec(name) is None:
             raise _missing(name)
-
-
-def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """A nested table as one level with dotted names.
-
-    >>> flatten({"train": {"epochs": 5}, "seed": 1})
-    {'train.epochs': 5, 'seed': 1}
-    """
-    flat: dict[str, Any] = {}
-    for key, value in values.items():
-        if isinstance(value, Mapping):
-            flat |= flatten(value, f"{prefix}{key}.")
-        else:
-            flat[f"{prefix}{key}"] = value
-    return flat
 
 
 def _accuracies(row: list[float], learnt: int) -> dict[str, float]:
