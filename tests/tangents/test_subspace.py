@@ -64,8 +64,9 @@ def tangents_in(subspace: Subspace) -> Tangents:
 @settings(max_examples=60, deadline=None)
 def test_span_rank_and_order(rows, width, rank, pieces, seed):
     generator = torch.Generator().manual_seed(seed)
-    matrix = torch.randn(rows, rank, generator=generator) @ torch.randn(rank, width, generator=generator)
-    matrix = matrix.double() * 10 ** (8 * torch.rand(1, generator=generator).double() - 4)
+    left = torch.randn(rows, rank, generator=generator, dtype=torch.float64)
+    matrix = left @ torch.randn(rank, width, generator=generator, dtype=torch.float64)
+    matrix *= 10 ** (8 * torch.rand(1, generator=generator).double() - 4)
     parameters, tangents = rows_of(matrix)
     gradient = [torch.randn(width, generator=generator, dtype=torch.float64)]
     results = []
