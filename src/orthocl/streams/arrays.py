@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence, Sized
+from collections.abc import Callable, Sequence, Sized
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
@@ -165,6 +165,56 @@ def from_arrays(
         fingerprint=stream_fingerprint(_hash(splits), settings),
         tasks=made,
     )
+
+
+def from_datasets(
+    tasks: Sequence[tuple[Dataset[Any], Dataset[Any]]],
+    *,
+    heads: Heads = "shared",
+    kind: Kind | None = None,
+    outputs: int | Sequence[int] | None = None,
+    names: Sequence[str] | None = None,
+    name: str = "datasets",
+    dtype: torch.dtype = torch.float32,
+    progress: Callable[[str, int, int], None] | None = None,
+) -> ArrayStream:
+    """A stream of torch Datasets: for each task (train, test), map-style, of (input, target) pairs.
+
+    Each is read once into memory, so that batches are made by indexing. Arguments as for `from_arrays`;
+    `progress` is called with the part being read, samples done and their total.
+
+    >>> data = TensorDataset(torch.randn(8, 3), torch.arange(8) % 2)
+    >>> len(from_datasets([(data, data), (data, data)]).task(2).train)
+    8
+    """
+    arrays = []
+    for number, pair in enumerate(tasks, start=1):
+        if not isinstance(pair, (tuple, list)) or len(pair) != 2:
+            raise DataError(f"task {number}: expected a pair of Datasets (train, test)")
+        parts = [
+            _read(f"task {number}, {part}", dataset, progress)
+            for part, dataset in zip(("train", "test"), pair, strict=True)
+        ]
+        arrays.append((*parts[0], *parts[1]))
+    return from_arrays(arrays, heads=heads, kind=kind, outputs=outputs, names=names, name=name, dtype=dtype)
+
+
+def _read(
+    where: str, dataset: Dataset[Any], progress: Callable[[str, int, int], None] | None
+) -> tuple[Tensor, Tensor]:
+    split = DatasetSplit(dataset)
+    if not len(split):
+        raise DataError(f"{where}: the data set is empty")
+    pieces = []
+    for first in range(0, len(split), 1024):
+        pieces.append(split.samples(slice(first, first + 1024)))
+        if progress is not None:
+            progress(where, min(first + 1024, len(split)), len(split))
+    try:
+        inputs, targets = (torch.cat(tensors) for tensors in zip(*pieces, strict=True))
+    except RuntimeError as error:
+        raise DataError(f"{where}: samples of different shapes: {error}") from None
+    return inputs, targets
 
 
 def _check_settings(tasks: int, heads: str, kind: str | None, names: Sequence[str] | None) -> None:

@@ -61,9 +61,13 @@ def fetch_entry(entry: Entry, data_root: str | Path | None = None, progress: Pro
             source.deliver(edition, staging, progress)
             return _install(edition, staging, root / edition.folders[0])
         except DataError as error:
-            reasons.append(f"  {source.label}: {error}")
+            reasons.append(
+                f"  {error}" if str(error).startswith(source.label) else f"  {source.label}: {error}"
+            )
+        _remove_empty(staging)
     tried = "\n".join(reasons) or "  no source is known"
-    raise DataError(f"{entry.name} could not be fetched. Tried:\n{tried}\n{expectation(entry, data_root)}")
+    expected = expectation(entry, data_root, fetched=True)
+    raise DataError(f"{entry.name} could not be fetched. Tried:\n{tried}\n{expected}")
 
 
 def writable_root(data_root: str | Path | None = None) -> Path:
@@ -100,9 +104,14 @@ def _install(edition: Edition, staging: Path, folder: Path) -> Path:
     for file in edition.files:
         os.replace(staging / file.name, folder / file.name)
     shutil.rmtree(staging, ignore_errors=True)
-    with contextlib.suppress(OSError):  # another data set is being fetched
-        staging.parent.rmdir()
+    _remove_empty(staging)
     return folder
+
+
+def _remove_empty(staging: Path) -> None:
+    for folder in (staging, staging.parent):
+        with contextlib.suppress(OSError):  # something is kept there, to go on from
+            folder.rmdir()
 
 
 def _fetch_cub200(data_root: str | Path | None, progress: Progress) -> Path:

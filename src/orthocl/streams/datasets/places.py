@@ -49,8 +49,14 @@ def find(entry: Entry, data_root: str | Path | None = None) -> Place:
     raise DataError(expectation(entry, data_root))
 
 
-def expectation(entry: Entry, data_root: str | Path | None = None) -> str:
-    """What is missing of a data set, where it is expected, and how to get it."""
+def expectation(entry: Entry, data_root: str | Path | None = None, *, fetched: bool = False) -> str:
+    """What is missing of a data set, where it is expected, and how to get it.
+
+    Args:
+        entry: the data set.
+        data_root: as everywhere.
+        fetched: whether fetching has been tried already.
+    """
     roots = data_roots(data_root)
     lines = [f"{entry.name} ({entry.title}) is not complete in {' or '.join(map(str, roots))}."]
     for place in _places(entry, data_root):
@@ -65,7 +71,12 @@ def expectation(entry: Entry, data_root: str | Path | None = None) -> str:
         f"  {file.name}{suffix}, {file.size} bytes, {file.checksum or 'no checksum published'}"
         for file in edition.files
     ]
-    lines.append(f"Get it with `orthocl data fetch {entry.name}`, or copy it there from {entry.homepage}")
+    if edition.archive:
+        lines.append(
+            f"or {edition.archive}.tar.gz in {roots[0]}, which `orthocl data fetch {entry.name}` unpacks."
+        )
+    command = "Copy" if fetched else f"Get it with `orthocl data fetch {entry.name}`, or copy"
+    lines.append(f"{command} it there from {entry.homepage}")
     lines.append(f"Another folder: --data-root FOLDER or ${ENVIRONMENT}. Without it, {entry.instead}.")
     return "\n".join(lines)
 

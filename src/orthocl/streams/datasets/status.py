@@ -58,7 +58,7 @@ def _files(entry: Entry, data_root: str | Path | None) -> Status:
     except DataError as error:
         return Status(entry.name, "damaged", place.folder, size, str(error))
     state = "verified" if place.edition.verifiable else "unverified"
-    return Status(entry.name, state, place.folder, size, ", ".join(file.name for file in place.edition.files))
+    return Status(entry.name, state, place.folder, size, f"{len(place.edition.files)} files")
 
 
 def _other(name: str, locate: Callable[[], Path], describe: Callable[[Path], str]) -> Status:

@@ -1,0 +1,142 @@
+"""`orthocl data`: what is where, fetch it, prepare it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Literal
+
+import cyclopts
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from orthocl.errors import DataError, unknown_name
+from orthocl.nets import AlexNet
+from orthocl.streams.datasets import ENTRIES, data_roots, fetch, status
+from orthocl.streams.datasets.catalogue import Progress as Report
+from orthocl.streams.datasets.cub200 import find_folder, read_index
+from orthocl.streams.datasets.features import extract_features, read_features
+from orthocl.streams.datasets.fetch import writable_root
+from orthocl.streams.datasets.weights import find_weights, read_weights
+
+app = cyclopts.App(name="data", help="Data sets: what is where, fetch, prepare.")
+
+DataRoot = Annotated[
+    Path | None,
+    cyclopts.Parameter(
+        help="Folder of the data sets; by default $ORTHOCL_DATA, else the user's cache folder."
+    ),
+]
+COLOURS = {"verified": "green", "unverified": "yellow", "damaged": "red", "missing": "dim"}
+
+
+@app.command(name="status")
+def show_status(*, data_root: DataRoot = None) -> None:
+    """Show what is where, verified or not, with sizes, licences and citations."""
+    console = Console()
+    with console.status("verifying"):
+        rows = status(data_root)
+    table = Table("data set", "state", "size", "what", "where", box=None, pad_edge=False)
+    table.columns[-1].overflow = "fold"
+    for row in rows:
+        state = f"[{COLOURS[row.state]}]{row.state}[/]"
+        detail = "see below" if row.state == "damaged" else row.detail
+        table.add_row(row.name, state, _size(row.size), detail, str(row.where or ""))
+    console.print(table)
+    for row in rows:
+        if row.state == "damaged":
+            console.print(f"\n[red]{row.name}[/]: {row.detail}", highlight=False, soft_wrap=True)
+    console.print(
+        "\nLooked in: " + ", ".join(map(str, data_roots(data_root))), highlight=False, soft_wrap=True
+    )
+    for entry in ENTRIES.values():
+        console.print(f"\n[bold]{entry.name}[/]: {entry.title}. Licence: {entry.licence}.", highlight=False)
+        console.print(f"  Cite: {entry.citation}. {entry.homepage}", highlight=False, soft_wrap=True)
+
+
+@app.command(name="fetch")
+def fetch_data(name: str, /, *, data_root: DataRoot = None) -> None:
+    """Fetch a data set, or find that it is there: mirrors in order, checksums verified, downloads resumed.
+
+    Args:
+        name: mnist, fashion-mnist, cifar10, cifar100, cub200, or alexnet (the weights that cub200 needs).
+        data_root: where it is looked for and put.
+    """
+    console = Console()
+    start = time.monotonic()
+    with _progress(console) as report:
+        folder = fetch(name, data_root, report)
+    seconds = time.monotonic() - start
+    console.print(
+        f"{name}: complete and verified in {folder} ({seconds:.1f} s)", highlight=False, soft_wrap=True
+    )
+
+
+@app.command
+def prepare(
+    name: str,
+    /,
+    *,
+    data_root: DataRoot = None,
+    weights: Path | None = None,
+    dtype: Literal["float16", "float32"] = "float16",
+    batch_size: int = 32,
+) -> None:
+    """Run the images of a data set through a frozen network once and keep the features; resumes where it was.
+
+    Args:
+        name: cub200, the only data set that needs it.
+        data_root: where images and weights are looked for, and where the features are put.
+        weights: of AlexNet; by default torchvision's file (fc6) or alexnet-conv.npz (pool5) in the data root.
+        dtype: float16 (half the size) or float32.
+        batch_size: images at a time.
+    """
+    if name != "cub200":
+        raise unknown_name("data set to prepare", name, ["cub200"])
+    if batch_size < 1:
+        raise DataError(f"--batch-size must be at least 1, got {batch_size}")
+    console = Console()
+    index = read_index(find_folder(data_root))
+    loaded = read_weights(weights or find_weights(data_root))
+    network = AlexNet.from_torchvision(loaded.tensors, loaded.layer)
+    with _progress(console) as report:
+        path = extract_features(
+            index,
+            network,
+            writable_root(data_root),
+            layer=loaded.layer,
+            weights=loaded.sha256,
+            dtype=dtype,
+            batch_size=batch_size,
+            progress=report,
+        )
+    data = read_features(path)
+    console.print(
+        f"cub200: {len(data.features)} x {data.features.shape[1]} features of {loaded.layer} in {path}",
+        highlight=False,
+        soft_wrap=True,
+    )
+
+
+@contextmanager
+def _progress(console: Console) -> Iterator[Report]:
+    """A bar per thing done; one whose total is not known only moves."""
+    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True) as bars:
+        known: dict[str, TaskID] = {}
+
+        def report(what: str, done: int, total: int | None) -> None:
+            if what not in known:
+                for other in known.values():
+                    bars.update(other, visible=False)
+                known[what] = bars.add_task(what, total=total)
+            bars.update(known[what], completed=done, total=total)
+
+        yield report
+
+
+def _size(count: int) -> str:
+    return "" if not count else f"{count / 1e6:.1f} MB" if count < 1e9 else f"{count / 1e9:.2f} GB"
