@@ -5,9 +5,16 @@ import pytest
 from orthocl.methods import METHODS
 from orthocl.training.conformance import CHECKS, small
 
+CASES = {name: (kind, {}) for name, kind in METHODS.items()} | {
+    f"{name} by the {engine} engine": (METHODS[name], {"engine": engine})
+    for name in ("ogd", "ogd+", "pca-ogd")
+    for engine in ("adapter", "project")
+}
+
 
 @pytest.mark.parametrize("check", CHECKS)
-@pytest.mark.parametrize("method", METHODS)
-def test_method_passes(method: str, check: str):
+@pytest.mark.parametrize("case", CASES)
+def test_method_passes(case: str, check: str):
+    kind, fixed = CASES[case]
     # A check raises NonConformingError with the reason when it fails.
-    CHECKS[check](lambda **settings: small(METHODS[method], settings))
+    CHECKS[check](lambda **settings: small(kind, {**fixed, **settings}))

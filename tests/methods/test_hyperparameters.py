@@ -38,7 +38,7 @@ CASES = {
     "sgd": ({}, {}),
 }
 # Same steps whatever the value, by design: how the projection is computed.
-WITHOUT_EFFECT = {("ogd", "engine"), ("ogd+", "engine"), ("pca-ogd", "engine")}
+WITHOUT_EFFECT = {(name, key) for name in ("ogd", "ogd+", "pca-ogd") for key in ("engine", "input_cache")}
 
 
 def final_weights(name, settings):

@@ -36,11 +36,16 @@ class Method:
     projects: ClassVar[bool] = False
     first_task_is_sgd: ClassVar[bool] = True
     """Whether the method is plain training as long as there is nothing to protect."""
+    uses_step: ClassVar[bool] = True
+    """Whether `after_step` needs the displacement of the parameters, which costs a copy of them."""
     batch_size: ClassVar[int | None] = None
     """A batch size that the method brings along; the runner prefers it to its own."""
 
     def begin_task(self, learner: Learner) -> None:
         """Before the first step of a task."""
+
+    def resume_task(self, learner: Learner) -> None:
+        """Instead of `begin_task`, where a run goes on in the middle of a task with its state restored."""
 
     def penalty(self, learner: Learner) -> Tensor | None:
         """A term to add to the loss of this step, or None."""

@@ -50,8 +50,10 @@ class Learner:
     batch_norm: Literal["freeze", "keep"] = "freeze"
     task: Task | None = None
     tasks_done: int = 0
-    batch_index: Tensor | None = None
-    """Positions of the current batch in the training data, when the loop knows them."""
+    batch_size: int | None = None
+    """Samples per step, when the loop knows it."""
+    on_batch: Callable[[Tensor], None] | None = None
+    """Told the positions of each batch in the training data, before its forward pass, when the loop knows them."""
     hooks: list[Any] = field(default_factory=list, repr=False)
     """Handles of the hooks on the optimizer, removed by `detach`."""
 
@@ -59,6 +61,7 @@ class Learner:
         kind = type(self.method)
         self._transforms = kind.transform is not Method.transform
         self._watches = kind.after_step is not Method.after_step
+        self._measures = self._watches and kind.uses_step
         self._protected: list[Tensor] = list(self.parameters.values())
         self._gradient: list[Tensor] = []
         self._before: list[Tensor] = []
@@ -82,7 +85,9 @@ class Learner:
         before = self.method.state_dict()
         self.enter_task(self._as_task(data, head))
         try:
-            if not resumed:
+            if resumed:
+                self.method.resume_task(self)
+            else:
                 self.method.begin_task(self)
             yield self
             self.method.end_task(self)
@@ -118,7 +123,7 @@ class Learner:
         for undo in self._undo:
             undo()
         self._undo, self._gradient, self._before = [], [], []
-        self.task = self.batch_index = None
+        self.task = self.on_batch = None
 
     def until_task_ends(self, owner: dict[str, Any], key: str, value: Any, before: Any = None) -> None:
         """Set owner[key] (a setting of the optimizer or of a layer) for the rest of the task, then put it back."""
@@ -177,7 +182,7 @@ class Learner:
             changed = self.method.transform(self, self._gradient)
             for parameter, new in zip(self._protected, changed, strict=True):
                 parameter.grad = new
-        if self._watches or self.stage == "update":
+        if self._measures or self.stage == "update":
             self._before = [p.detach().clone() for p in self._protected]
 
     @torch.no_grad()
@@ -188,7 +193,7 @@ class Learner:
             for parameter, before, change in zip(self._protected, self._before, update, strict=True):
                 torch.add(before, change, out=parameter.data)
         if self._watches:
-            step = torch._foreach_sub(self._protected, self._before)
+            step = torch._foreach_sub(self._protected, self._before) if self._measures else []
             self.method.after_step(self, self._gradient, step)
 
     # ---- disk and departure -------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import torch
@@ -35,6 +35,15 @@ class Remembered:
             self.inputs[:count].clone(),
             self.targets[:count].clone(),
         )
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything, as tensors and JSON values."""
+        return {item.name: getattr(self, item.name) for item in fields(self)}
+
+    @classmethod
+    def from_state_dict(cls, state: Mapping[str, Any]) -> Remembered:
+        """What `state_dict` gave."""
+        return cls(**state)
 
 
 @dataclass
@@ -79,21 +88,12 @@ class SampleMemory:
 
     def state_dict(self) -> dict[str, Any]:
         """Everything, as tensors and JSON values."""
-        return {
-            "pieces": {
-                piece.task: {
-                    "head": piece.head,
-                    "index": piece.index,
-                    "inputs": piece.inputs,
-                    "targets": piece.targets,
-                }
-                for piece in self
-            }
-        }
+        return {"pieces": [piece.state_dict() for piece in self]}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore what `state_dict` gave."""
-        self.pieces = {number: Remembered(number, **piece) for number, piece in state["pieces"].items()}
+        pieces = [Remembered.from_state_dict(piece) for piece in state["pieces"]]
+        self.pieces = {piece.task: piece for piece in pieces}
         self._joined = {}
 
 
@@ -104,5 +104,6 @@ def draw(learner: Learner, count: int) -> Remembered:
     task = learner.current_task
     index = torch.randperm(len(task.train), generator=learner.generator)[:count]
     inputs, targets = task.train.samples(index)
-    inputs, targets = learner.to_model(inputs), targets.to(learner.device)
+    # Contiguous, as they will be when read back from disk: rounding may depend on the layout.
+    inputs, targets = learner.to_model(inputs).contiguous(), targets.to(learner.device).contiguous()
     return Remembered(task.number, task.head, index, inputs, targets)

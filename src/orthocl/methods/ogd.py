@@ -12,12 +12,18 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
+from orthocl.errors import TrainingError
 from orthocl.methods.base import Gradient, Method
 from orthocl.methods.learner import Learner
 from orthocl.methods.memory import Remembered, draw
+from orthocl.methods.watch import Watch
 from orthocl.nets.heads import use_head
+from orthocl.tangents.adapter import Adapter
 from orthocl.tangents.factors import Tangents, Variant, collect
 from orthocl.tangents.subspace import Subspace
+
+TYPICAL_BATCH = 32
+"""Batch size that the choice of engine assumes when the loop does not say."""
 
 
 @dataclass
@@ -36,41 +42,73 @@ class OGD(Method):
         engine: "project" projects every gradient or update; "adapter" trains through the tangent adapter (the same
             steps, cheaper); "auto" takes the adapter where it is exact and cheaper.
         storage: dtype of the stored factors, "float32", "float64" or "bfloat16"; None for the model's own.
+        input_cache: bytes that the runner may use, while a task is trained, to look the first layer's kernel with
+            the training data up instead of computing it again every epoch.
     """
 
     name: ClassVar[str] = "ogd"
     projects: ClassVar[bool] = True
+    uses_step: ClassVar[bool] = False
 
     memory_per_task: int = 100
     variant: Variant = "gtl"
     engine: Literal["auto", "adapter", "project"] = "auto"
     storage: Literal["float32", "float64", "bfloat16"] | None = None
+    input_cache: int = 2**29
     subspace: Subspace | None = field(default=None, init=False, repr=False)
+    adapter: Adapter | None = field(default=None, init=False, repr=False)
+    saved_adapter: dict[str, Any] | None = field(default=None, init=False, repr=False)
+    """State of an adapter that `resume_task` will put back."""
+    watch: Watch = field(default_factory=Watch, init=False, repr=False)
     remembered: dict[int, Tensor] = field(default_factory=dict, init=False, repr=False)
     """Task number -> positions of the remembered samples in its training data."""
 
     def begin_task(self, learner: Learner) -> None:
         """Clear old momentum out of the protected space, and install the adapter where it pays."""
-        if self.subspace is None or self.subspace.rank == 0:
-            return
-        if learner.stage == "gradient":
+        self.watch.begin(learner)
+        if learner.stage == "gradient" and self.subspace is not None and self.subspace.rank:
             self._project_momentum(learner, self.subspace)
+            if self.engine != "project":
+                self._install_adapter(learner, self.subspace)
 
     def transform(self, learner: Learner, gradient: Gradient) -> Gradient:
         """The part of the gradient (or update) that leaves the remembered outputs alone."""
-        if self.subspace is None:
+        if self.subspace is None or self.adapter is not None:
             return gradient
         return self.subspace.reject(gradient)
 
-    def end_task(self, learner: Learner) -> None:
-        """Remember tangents of samples drawn from the task."""
-        task = learner.current_task
-        piece = draw(learner, self.memory_per_task)
-        self.remembered[task.number] = piece.index
-        if len(piece):
-            self._subspace(learner).append(self._collect(learner, piece), owner=task.number)
+    def after_step(self, learner: Learner, gradient: Gradient, step: Gradient) -> None:
+        """The adapter's half of the step."""
+        if self.adapter is None:
+            return
+        group = learner.optimizer.param_groups[0]
+        try:
+            self.adapter.step(group["lr"], group["momentum"], group["nesterov"], group["dampening"])
+        except TrainingError:
+            if self.engine == "adapter":
+                raise
+            # The loop clips or changes gradients after the backward pass, which the adapter cannot see. Taking it
+            # off removes all that has leaked since the task began; from here on every gradient is projected.
+            self.remove_adapter(learner)
 
-    def _collect(self, learner: Learner, piece: Remembered) -> Tangents:
+    def end_task(self, learner: Learner) -> None:
+        """Measure how well the memory was protected, then remember the task."""
+        self.remove_adapter(learner)
+        self.watch.end(learner, self.subspace, self.variant)
+        self.remember(learner)
+
+    def remember(self, learner: Learner) -> None:
+        """Add tangents of samples drawn from the task."""
+        piece = draw(learner, self.memory_per_task)
+        self.remembered[piece.task] = piece.index
+        if len(piece):
+            tangents = self.collect(learner, piece)
+            self.ensure_subspace(learner).append(tangents, owner=piece.task)
+            self.watch.remember(piece, tangents)
+
+    def collect(self, learner: Learner, piece: Remembered) -> Tangents:
+        """Tangents of remembered samples at today's weights, through the head of their task."""
+        dtype = None if self.storage is None else getattr(torch, self.storage)
         with use_head(learner.model, piece.head):
             return collect(
                 learner.model,
@@ -78,38 +116,78 @@ class OGD(Method):
                 piece.targets,
                 parameters=learner.parameters,
                 variant=self.variant,
-                dtype=self._dtype,
+                dtype=dtype,
             )
 
-    def _subspace(self, learner: Learner) -> Subspace:
+    def ensure_subspace(self, learner: Learner) -> Subspace:
+        """The protected space, made when first needed."""
         if self.subspace is None:
-            self.subspace = Subspace(learner.parameters, dtype=self._dtype)
+            self.subspace = Subspace(learner.parameters)
         return self.subspace
 
-    @property
-    def _dtype(self) -> torch.dtype | None:
-        return None if self.storage is None else getattr(torch, self.storage)
+    def _install_adapter(self, learner: Learner, subspace: Subspace) -> None:
+        adapter = Adapter(
+            learner.model, subspace, learner.parameters, batch_size=learner.batch_size or TYPICAL_BATCH
+        )
+        if self.engine == "auto" and not adapter.layers:
+            adapter.remove()  # no layer gains: project instead
+            return
+        if learner.batch_size is not None and self.input_cache:
+            adapter.cache_inputs(learner.current_task.train, budget=self.input_cache)
+            learner.on_batch = lambda index: setattr(adapter, "batch_index", index)
+        self.adapter = adapter
+
+    def remove_adapter(self, learner: Learner) -> None:
+        """Fold the adapter into the weights and the momentum, and take it off the model."""
+        if self.adapter is not None:
+            buffers = _momentum(learner)
+            if buffers is not None:
+                self.adapter.release_momentum(buffers)
+            self.adapter.remove()
+            self.adapter, learner.on_batch = None, None
 
     def _project_momentum(self, learner: Learner, subspace: Subspace) -> None:
         """Momentum gathered on earlier tasks would carry the step back into the protected space."""
-        states = [learner.optimizer.state[p] for p in learner.parameters.values()]
-        if any(state.get("momentum_buffer") is not None for state in states):
-            buffers = [
-                torch.zeros_like(p) if s.get("momentum_buffer") is None else s["momentum_buffer"]
-                for p, s in zip(learner.parameters.values(), states, strict=True)
-            ]
-            for state, buffer in zip(states, subspace.reject(buffers), strict=True):
-                state["momentum_buffer"] = buffer
+        buffers = _momentum(learner)
+        if buffers is not None:
+            torch._foreach_copy_(buffers, subspace.reject(buffers))
 
     def monitor(self, learner: Learner) -> dict[str, float]:
-        """Rank of the protected space and number of stored tangents."""
-        if self.subspace is None:
-            return {"rank": 0.0, "tangents": 0.0}
-        return {"rank": float(self.subspace.rank), "tangents": float(self.subspace.size)}
+        """Rank and size of the memory, leak, drift of the tangents, largest stable learning rate."""
+        rank, size = (self.subspace.rank, self.subspace.size) if self.subspace else (0, 0)
+        return {"rank": float(rank), "tangents": float(size), **self.watch.report}
+
+    def nbytes(self) -> int:
+        """Bytes of memory that the method takes, those of the adapter and its cache included."""
+        adapter = 0 if self.adapter is None else self.adapter.nbytes
+        return adapter + (0 if self.subspace is None else self.subspace.nbytes) + self.watch.nbytes()
 
     def load_state_dict(self, state: Mapping[str, Any], learner: Learner) -> None:
         """Restore memory and, in the middle of a task, the adapter."""
+        if self.adapter is not None:  # a task that failed: the weights keep what they have learnt
+            self.remove_adapter(learner)
         self.remembered = dict(state["remembered"])
+        self.watch.load_state_dict(state["watch"])
         self.subspace = None
         if state["subspace"] is not None:
-            self._subspace(learner).load_state_dict(state["subspace"])
+            self.ensure_subspace(learner).load_state_dict(state["subspace"])
+        self.saved_adapter = state["adapter"] or state["saved_adapter"]
+
+    def resume_task(self, learner: Learner) -> None:
+        """Put the adapter back on."""
+        if self.saved_adapter is not None and self.subspace is not None:
+            self._install_adapter(learner, self.subspace)
+            if self.adapter is not None:
+                self.adapter.load_state_dict(self.saved_adapter)
+            self.saved_adapter = None
+
+
+def _momentum(learner: Learner) -> list[Tensor] | None:
+    """Momentum buffers of the protected parameters, or None if there are none yet."""
+    states = [learner.optimizer.state[p] for p in learner.parameters.values()]
+    if all(state.get("momentum_buffer") is None for state in states):
+        return None
+    for parameter, state in zip(learner.parameters.values(), states, strict=True):
+        if state.get("momentum_buffer") is None:
+            state["momentum_buffer"] = torch.zeros_like(parameter)
+    return [state["momentum_buffer"] for state in states]

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Literal
 from orthocl.methods.learner import Learner
 from orthocl.methods.memory import SampleMemory
 from orthocl.methods.ogd import OGD
+from orthocl.methods.state import tensor_bytes
 
 
 @dataclass
@@ -33,22 +34,27 @@ class OGDPlus(OGD):
     memory_total: int | None = None
     memory: SampleMemory = field(default_factory=SampleMemory, init=False, repr=False)
 
-    def end_task(self, learner: Learner) -> None:
-        """Remember samples of the task, then take the tangents of all remembered samples anew."""
-        task = learner.current_task
-        count = self.memory_per_task
+    def remember(self, learner: Learner) -> None:
+        """Keep samples of the task, then take the tangents of all kept samples anew."""
+        task, count = learner.current_task, self.memory_per_task
         if self.memory_total is not None:
             seen = len(self.memory.pieces) + (task.number not in self.memory.pieces)
             count = min(count, self.memory_total // seen)
             self.memory.shrink(count)
         self.memory.add(learner, count)
         self.remembered = {piece.task: piece.index for piece in self.memory}
-        pieces = [(piece.task, self._collect(learner, piece)) for piece in self.memory if len(piece)]
+        pieces = [(piece, self.collect(learner, piece)) for piece in self.memory if len(piece)]
+        subspace = self.ensure_subspace(learner)
         if self.refresh == "replace":
-            self._subspace(learner).replace(pieces)
-        else:
-            for owner, tangents in pieces:
-                self._subspace(learner).append(tangents, owner=owner)
+            subspace.replace([(piece.task, tangents) for piece, tangents in pieces])
+        for piece, tangents in pieces:
+            if self.refresh == "append":
+                subspace.append(tangents, owner=piece.task)
+            self.watch.remember(piece, tangents)
+
+    def nbytes(self) -> int:
+        """Bytes of memory that the method takes, those of the samples included."""
+        return super().nbytes() + tensor_bytes(self.memory.state_dict())
 
     def load_state_dict(self, state: Mapping[str, Any], learner: Learner) -> None:
         """Restore samples, tangents and, in the middle of a task, the adapter."""

@@ -31,13 +31,17 @@ class PCAOGD(OGD):
 
     components: int = 50
 
-    def end_task(self, learner: Learner) -> None:
-        """Remember the principal directions of the task's tangents."""
+    def remember(self, learner: Learner) -> None:
+        """Add the principal directions of the task's tangents."""
+        piece = draw(learner, self.memory_per_task)
+        self.remembered[piece.task] = piece.index
+        if len(piece):
+            tangents = self.collect(learner, piece)
+            self.ensure_subspace(learner).append(tangents, owner=piece.task, components=self.components)
+            self.watch.remember(piece, tangents)
+
+    def refusal(self, learner: Learner) -> str | None:
+        """Nothing would be protected without a component."""
         if self.components < 1:
             raise SettingsError(f"pca-ogd needs at least one component per task, got {self.components}")
-        task = learner.current_task
-        piece = draw(learner, self.memory_per_task)
-        self.remembered[task.number] = piece.index
-        if len(piece):
-            tangents = self._collect(learner, piece)
-            self._subspace(learner).append(tangents, owner=task.number, components=self.components)
+        return None

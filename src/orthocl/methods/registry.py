@@ -27,7 +27,7 @@ def make_method(name: str, settings: Mapping[str, Any] | None = None) -> Method:
     """A method by its registry name, with hyperparameters checked by name and type.
 
     >>> make_method("ogd", {"memory_per_task": 50})
-    OGD(memory_per_task=50, variant='gtl', engine='auto', storage=None)
+    OGD(memory_per_task=50, variant='gtl', engine='auto', storage=None, input_cache=...)
     """
     if name not in METHODS:
         raise unknown_name("method", name, METHODS)

@@ -6,9 +6,8 @@ Learning. NeurIPS 2020.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from torch import nn
 
@@ -44,11 +43,9 @@ class StableSGD(Method):
         """Nothing to remember: the rates belong to the task that just ended."""
         self.rates = []
 
-    def load_state_dict(self, state: Mapping[str, Any], learner: Learner) -> None:
-        """In the middle of a task, set the rates again."""
-        self.rates = list(state["rates"])
-        if self.rates:
-            self._apply(learner)
+    def resume_task(self, learner: Learner) -> None:
+        """Set the rates again."""
+        self._apply(learner)
 
     def _apply(self, learner: Learner) -> None:
         for group, rate in zip(learner.optimizer.param_groups, self.rates, strict=True):

@@ -66,7 +66,9 @@ def read_state(path: str | Path) -> State:
     try:
         with safe_open(str(path), framework="pt") as file:
             skeleton = json.loads((file.metadata() or {})["orthocl"])
-            state: State = _unpack(skeleton, {name: file.get_tensor(name) for name in file.keys()})  # noqa: SIM118
+            # Cloned, because tensors in the file's buffer lie at odd addresses, and rounding may depend on that.
+            tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
+            state: State = _unpack(skeleton, tensors)
             return state
     except FileNotFoundError as error:
         raise StoreError(f"no such file: {path}") from error

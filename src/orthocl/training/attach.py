@@ -19,6 +19,7 @@ from orthocl.errors import SettingsError, UnsupportedError, unknown_name
 from orthocl.methods.base import Method
 from orthocl.methods.learner import Learner, Loss
 from orthocl.nets.heads import MultiHead
+from orthocl.tangents.adapter import why_not_exact
 from orthocl.training.seeds import derive_generator
 
 
@@ -75,9 +76,7 @@ def attach(
         parameters=parameters,
         loss=loss or default_loss,
         generator=derive_generator("method", seed),
-        stage="gradient"
-        if not method.projects or commutes_with_projection(optimizer, parameters)
-        else "update",
+        stage="update" if method.projects and why_not_exact(optimizer, parameters) else "gradient",
         batch_norm=batch_norm,
     )
     reason = method.refusal(learner)
@@ -128,18 +127,6 @@ def protected_parameters(model: nn.Module, protect: Iterable[str] | None = None)
             "there is no trainable parameter to protect: unfreeze some, or name them with protect=[...]"
         )
     return chosen
-
-
-def commutes_with_projection(optimizer: torch.optim.Optimizer, parameters: dict[str, nn.Parameter]) -> bool:
-    """Whether the optimizer's step is a linear function of the gradients it has seen, the same for all parameters."""
-    if type(optimizer) is not torch.optim.SGD:
-        return False
-    wanted = set(parameters.values())
-    groups = [group for group in optimizer.param_groups if wanted & set(group["params"])]
-    keys = ("lr", "momentum", "dampening", "nesterov", "maximize")
-    return all(
-        group["weight_decay"] == 0 and all(group[key] == groups[0][key] for key in keys) for group in groups
-    )
 
 
 def _check_optimizer(optimizer: torch.optim.Optimizer, parameters: dict[str, nn.Parameter]) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor, nn
 
 from orthocl.errors import StoreError
 from orthocl.methods.learner import Learner
@@ -21,11 +23,12 @@ def save_checkpoint(path: str | Path, learner: Learner, progress: Progress) -> N
 
 def checkpoint_state(learner: Learner, progress: Progress) -> dict[str, Any]:
     """What `save_checkpoint` writes."""
-    method = learner.state_dict()  # first: an adapter folds its part into the weights
     return {
-        "model": dict(learner.model.state_dict()),
+        # The tensors as they are, not `state_dict()`: that would fold a tangent adapter into the weights, and the
+        # rounding of a run would depend on when it was saved.
+        "model": dict([*learner.model.named_parameters(), *learner.model.named_buffers()]),
         "optimizer": learner.optimizer.state_dict(),
-        "learner": method,
+        "learner": learner.state_dict(),
         "progress": progress.state_dict(),
         "random": torch.get_rng_state(),
     }
@@ -36,7 +39,7 @@ def load_checkpoint(path: str | Path, learner: Learner, stream: Stream) -> Progr
     state = read_state(path)
     try:
         progress = Progress(**state["progress"])
-        learner.model.load_state_dict(state["model"])
+        _load_model(learner.model, state["model"])
         learner.optimizer.load_state_dict(state["optimizer"])
         learner.load_state_dict(state["learner"])
         torch.set_rng_state(state["random"])
@@ -45,3 +48,12 @@ def load_checkpoint(path: str | Path, learner: Learner, stream: Stream) -> Progr
             f"checkpoint {path} does not fit this run ({error}): delete it to start over"
         ) from error
     return progress
+
+
+def _load_model(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
+    own = dict([*model.named_parameters(), *model.named_buffers()])
+    if own.keys() != tensors.keys():
+        raise KeyError(f"weights {sorted(own.keys() ^ tensors.keys())[:3]} are not in both")
+    with torch.no_grad():
+        for name, value in tensors.items():
+            own[name].copy_(value)

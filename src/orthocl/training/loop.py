@@ -129,6 +129,7 @@ def train(
         observer.on_start(learner, stream, progress)
     for number in range(progress.task, len(stream) + 1):
         task = stream.task(number)
+        learner.batch_size = learner.method.batch_size or settings.batch_size
         with learner.learning(task, resumed=progress.step > 0):
             train_task(learner, stream, task, settings, seed, progress, observers)
             remembering = perf_counter()
@@ -155,14 +156,15 @@ def train_task(
     model, optimizer = learner.model, learner.optimizer
     inputs, targets = task.train.samples()
     inputs, targets = learner.to_model(inputs), targets.to(learner.device)
-    size = learner.method.batch_size or settings.batch_size
+    size = learner.batch_size or settings.batch_size
     steps_per_epoch = -(-len(targets) // size)
     if len(progress.losses) < task.number:
         progress.losses.append([])
     model.train()
     clock = perf_counter()
     for step, index in _batches(len(targets), size, settings.epochs, seed, task.number, progress.step):
-        learner.batch_index = index
+        if learner.on_batch is not None:
+            learner.on_batch(index)
         optimizer.zero_grad()
         loss = learner.loss(model(inputs[index]), targets[index]) + learner.penalty()
         loss.backward()

@@ -1,0 +1,292 @@
+"""Methods on a user's own model, optimizer and loop: what is protected, what is refused, and how it is said."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+from torch.utils.data import DataLoader, Dataset, TensorDataset
+
+import orthocl
+from orthocl.errors import DataError, SettingsError, StoreError, TrainingError, UnsupportedError
+from orthocl.methods import EWC, OGD, SGD, OGDPlus, StableSGD
+from orthocl.training import attach
+
+
+def tasks(count=3, samples=24, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return [
+        TensorDataset(
+            torch.randn(samples, 4, generator=generator), torch.randint(3, (samples,), generator=generator)
+        )
+        for _ in range(count)
+    ]
+
+
+def network(*extra, width=64):
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, width), *extra, nn.Tanh(), nn.Linear(width, 3))
+
+
+def fit(learner, data, epochs=1):
+    with learner.learning(data):
+        learner.model.train()
+        for _ in range(epochs):
+            for x, y in DataLoader(data, batch_size=6):
+                learner.optimizer.zero_grad()
+                (cross_entropy(learner.model(x), y) + learner.penalty()).backward()
+                learner.optimizer.step()
+
+
+def remembered_logits(model, data):
+    modes = [m.training for m in model.modules()]
+    model.eval()
+    with torch.no_grad():
+        out = model(data.tensors[0]).gather(1, data.tensors[1][:, None])
+    for m, mode in zip(model.modules(), modes, strict=True):
+        m.training = mode
+    return out
+
+
+def drift(method, make_optimizer, *layers, **settings):
+    """Change of the remembered outputs over a task, relative to the displacement of the weights."""
+    first, second = tasks(2)
+    model = network(*copy.deepcopy(layers))
+    learner = attach(method, model, make_optimizer(model.parameters()), **settings)
+    fit(learner, first)
+    before = remembered_logits(model, first)
+    start = [p.detach().clone() for p in model.parameters()]
+    fit(learner, second)
+    moved = sum(float((p - s).square().sum()) for p, s in zip(model.parameters(), start, strict=True)) ** 0.5
+    assert moved > 0
+    return float((remembered_logits(model, first) - before).norm()) / moved
+
+
+OPTIMIZERS = {
+    "sgd": lambda p: torch.optim.SGD(p, lr=1e-4),
+    "momentum": lambda p: torch.optim.SGD(p, lr=1e-4, momentum=0.9),
+    "nesterov": lambda p: torch.optim.SGD(p, lr=1e-4, momentum=0.9, nesterov=True),
+    "weight decay": lambda p: torch.optim.SGD(p, lr=1e-4, weight_decay=0.1),
+    "adam": lambda p: torch.optim.Adam(p, lr=1e-5),
+    "adamw": lambda p: torch.optim.AdamW(p, lr=1e-5, weight_decay=0.1),
+    "rmsprop": lambda p: torch.optim.RMSprop(p, lr=1e-5),
+    "groups": lambda p: torch.optim.SGD(
+        [{"params": [q], "lr": 1e-4 * (i + 1)} for i, q in enumerate(p)], lr=1e-4
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_remembered_outputs_are_protected_to_first_order_under(name):
+    protected = drift(OGD(memory_per_task=24), OPTIMIZERS[name])
+    plain = drift(SGD(), OPTIMIZERS[name])
+    assert protected < 2e-2 * plain
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_where_the_projection_acts(name):
+    model = network()
+    learner = attach(OGD(), model, OPTIMIZERS[name](model.parameters()))
+    assert learner.stage == ("gradient" if name in ("sgd", "momentum", "nesterov") else "update")
+
+
+def test_projecting_the_gradient_instead_of_the_update_would_fail_under_adam():
+    """Why the policy exists: the same run with the projection forced before Adam forgets."""
+    first, second = tasks(2)
+    model = network()
+    learner = attach(OGD(memory_per_task=24), model, OPTIMIZERS["adam"](model.parameters()))
+    fit(learner, first)
+    before = remembered_logits(model, first)
+    learner.stage = "gradient"
+    learner.method.engine = "project"
+    start = [p.detach().clone() for p in model.parameters()]
+    fit(learner, second)
+    moved = sum(float((p - s).square().sum()) for p, s in zip(model.parameters(), start, strict=True)) ** 0.5
+    wrong = float((remembered_logits(model, first) - before).norm()) / moved
+    assert wrong > 10 * drift(OGD(memory_per_task=24), OPTIMIZERS["adam"])
+
+
+def test_momentum_of_the_old_task_does_not_leak_into_the_new_one():
+    first, second = tasks(2)
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.99)
+    learner = attach(OGD(memory_per_task=24), model, optimizer)
+    fit(learner, first, epochs=4)
+    before = [p.detach().clone() for p in model.parameters()]
+    fit(learner, second)
+    update = [p.detach() - b for p, b in zip(model.parameters(), before, strict=True)]
+    spans = learner.method.subspace
+    spans.remove(2)
+    assert spans.leak(update) < 1e-4
+
+
+def test_batch_statistics_are_frozen_after_the_first_task_and_protected():
+    layers = (nn.BatchNorm1d(64),)
+    frozen = drift(OGD(memory_per_task=24), OPTIMIZERS["sgd"], *layers)
+    moving = drift(OGD(memory_per_task=24), OPTIMIZERS["sgd"], *layers, batch_norm="keep")
+    assert frozen < 2e-2 * drift(SGD(), OPTIMIZERS["sgd"], *layers)
+    assert moving > 10 * frozen
+
+
+def test_batch_statistics_that_keep_moving_are_reported_with_the_measured_drift():
+    model = network(nn.BatchNorm1d(64))
+    learner = attach(
+        OGDPlus(memory_per_task=8), model, OPTIMIZERS["sgd"](model.parameters()), batch_norm="keep"
+    )
+    first, second, _ = tasks()
+    fit(learner, first)
+    with pytest.warns(UserWarning, match=r"batch statistics .* changed remembered outputs by [0-9.]+ ?%"):
+        fit(learner, second)
+
+
+def test_dropout_is_off_where_tangents_are_taken():
+    protected = drift(OGD(memory_per_task=24), OPTIMIZERS["sgd"], nn.Dropout(0.5))
+    assert protected < 2e-2 * drift(SGD(), OPTIMIZERS["sgd"], nn.Dropout(0.5))
+
+
+def test_refusals_say_why():
+    model = network()
+    with pytest.raises(UnsupportedError, match="LBFGS"):
+        attach(OGD(), model, torch.optim.LBFGS(model.parameters()))
+    with pytest.raises(UnsupportedError, match="no dropout layers"):
+        attach(StableSGD(), model, torch.optim.SGD(model.parameters(), lr=0.1))
+    with pytest.raises(UnsupportedError, match="no trainable parameter"):
+        frozen = network().requires_grad_(False)
+        attach(OGD(), frozen, torch.optim.SGD(frozen.parameters(), lr=0.1))
+    with pytest.raises(SettingsError, match="not in the optimizer"):
+        attach(OGD(), model, torch.optim.SGD(network().parameters(), lr=0.1))
+    with pytest.raises(SettingsError, match="unknown trainable parameter 'encoder'"):
+        attach(OGD(), model, torch.optim.SGD(model.parameters(), lr=0.1), protect=["encoder"])
+    with pytest.raises(SettingsError, match="batch_norm"):
+        attach(OGD(), model, torch.optim.SGD(model.parameters(), lr=0.1), batch_norm="froze")
+
+
+def test_protect_names_a_part_of_the_model():
+    model = network()
+    learner = attach(OGD(), model, torch.optim.SGD(model.parameters(), lr=0.1), protect=["0"])
+    assert list(learner.parameters) == ["0.weight", "0.bias"]
+
+
+def test_a_step_outside_a_task_nested_tasks_and_empty_tasks_are_errors():
+    model = network()
+    learner = attach(OGD(), model, torch.optim.SGD(model.parameters(), lr=0.1))
+    with pytest.raises(TrainingError, match=r"with learner\.learning"):
+        learner.optimizer.step()
+    first, second, _ = tasks()
+    with (
+        pytest.raises(TrainingError, match="cannot be nested"),
+        learner.learning(first),
+        learner.learning(second),
+    ):
+        pass
+    with pytest.raises(DataError, match="no training samples"), learner.learning(tasks(1, samples=0)[0]):
+        pass
+    with learner.learning(first), pytest.raises(TrainingError, match="leave the"):
+        learner.detach()
+
+
+def test_an_error_inside_a_task_leaves_the_memory_as_before():
+    model = network()
+    learner = attach(OGDPlus(memory_per_task=5), model, torch.optim.SGD(model.parameters(), lr=0.1))
+    first, second, _ = tasks()
+    fit(learner, first)
+    rank, size = learner.method.subspace.rank, len(learner.method.memory)
+    with pytest.raises(KeyboardInterrupt), learner.learning(second):
+        raise KeyboardInterrupt
+    assert (learner.method.subspace.rank, len(learner.method.memory), learner.tasks_done) == (rank, size, 1)
+    fit(learner, second)
+    assert learner.tasks_done == 2
+
+
+@pytest.mark.parametrize("method", [OGD(memory_per_task=5), OGDPlus(memory_per_task=5), EWC()])
+def test_save_and_load_continue_to_the_same_weights(tmp_path, method):
+    first, second, third = tasks()
+    model = network()
+    learner = attach(copy.deepcopy(method), model, torch.optim.SGD(model.parameters(), lr=0.1))
+    fit(learner, first)
+    fit(learner, second)
+    learner.save(tmp_path / "memory.safetensors")
+    weights = copy.deepcopy(model.state_dict())
+    fit(learner, third)
+    again = network()
+    again.load_state_dict(weights)
+    other = attach(copy.deepcopy(method), again, torch.optim.SGD(again.parameters(), lr=0.1), seed=9)
+    other.load(tmp_path / "memory.safetensors")
+    fit(other, third)
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), again.parameters(), strict=True))
+    assert other.tasks_done == 3
+
+
+def test_files_that_do_not_fit_are_refused(tmp_path):
+    model = network()
+    learner = attach(OGD(memory_per_task=5), model, torch.optim.SGD(model.parameters(), lr=0.1))
+    fit(learner, tasks(1)[0])
+    path = tmp_path / "memory.safetensors"
+    learner.save(path)
+    wide = network(width=65)
+    with pytest.raises(StoreError, match="another model"):
+        attach(OGD(), wide, torch.optim.SGD(wide.parameters(), lr=0.1)).load(path)
+    with pytest.raises(StoreError, match="method 'ogd', not of 'ewc'"):
+        attach(EWC(), network(), torch.optim.SGD(model.parameters(), lr=0.1), protect=None).load(
+            path
+        ) if False else (attach(EWC(), model, torch.optim.SGD(model.parameters(), lr=0.1)).load(path))
+    blob = path.read_bytes()
+    for damaged in (blob[: len(blob) // 2], b"", b"\x80\x04pickle"):
+        path.write_bytes(damaged)
+        with pytest.raises(StoreError, match="damaged"):
+            learner.load(path)
+    with pytest.raises(StoreError, match="no such file"):
+        learner.load(tmp_path / "nowhere")
+
+
+def test_a_full_disk_leaves_the_old_file(tmp_path, monkeypatch):
+    model = network()
+    learner = attach(OGD(memory_per_task=5), model, torch.optim.SGD(model.parameters(), lr=0.1))
+    path = tmp_path / "memory.safetensors"
+    learner.save(path)
+    before = path.read_bytes()
+
+    def full(_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    fit(learner, tasks(1)[0])
+    with pytest.raises(StoreError, match="No space left"):
+        learner.save(path)
+    assert path.read_bytes() == before
+    assert [p.name for p in tmp_path.iterdir()] == ["memory.safetensors"]
+
+
+def test_any_map_style_dataset_will_do():
+    class Squares(Dataset):
+        def __len__(self):
+            return 20
+
+        def __getitem__(self, index):
+            return torch.tensor([index, index**2, 1, 0], dtype=torch.float32) / 400, index % 3
+
+    model = network()
+    learner = attach(OGDPlus(memory_per_task=5), model, torch.optim.SGD(model.parameters(), lr=0.01))
+    for _ in range(2):
+        fit(learner, Squares())
+    assert len(learner.method.memory) == 10
+    with pytest.raises(DataError, match="map-style"), learner.learning(iter([1, 2])):
+        pass
+
+
+def test_the_public_names():
+    for name in (
+        "attach",
+        "OGD",
+        "OGDPlus",
+        "SGD",
+        "EWC",
+        "AGEM",
+        "MAS",
+        "SI",
+        "PCAOGD",
+        "StableSGD",
+        "Method",
+    ):
+        assert hasattr(orthocl, name), name
