@@ -1,0 +1,160 @@
+"""Theorem 3 (thm:gen-ogd) as printed fails in five independent ways; the sound form does not fail."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from orthocl.theory import CLIPPED_ABSOLUTE, Loss, complexity_proxy, generalisation_bound, solve_stream
+
+DELTA = 0.05
+
+
+def linear(x, z):
+    return x @ z.T
+
+
+def confidence(bound: float, samples: float) -> float:
+    return 3 * bound * math.sqrt(math.log(2 / DELTA) / (2 * samples))
+
+
+def test_1_the_square_of_the_ridge():
+    """phi(x) = 1e-3 x, x = +-1, y an independent sign, lam = .01: the risk is 1, the printed bound .11 (n = 2000)
+    and .024 (n = 1e6, in closed form)."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randint(0, 2, (2000, 1), generator=generator).double() * 2 - 1
+    y = torch.randint(0, 2, (2000,), generator=generator).double() * 2 - 1
+    solution = solve_stream(lambda x, z: 1e-6 * x @ z.T, [(x, y)], rule="ogd", ridge=0.01)
+    u = float(solution.predict(torch.ones(1, 1)))
+    risk = sum(0.25 * min(1.0, abs(s * u - t)) for s in (1, -1) for t in (1, -1))
+    printed = generalisation_bound(solution, task=1, form="printed", loss=CLIPPED_ABSOLUTE)
+    assert risk > 0.95
+    assert printed.value < 0.2
+    assert generalisation_bound(solution, task=1, loss=CLIPPED_ABSOLUTE).value >= risk
+    assert "lem:ogd-train-gen-bounds" in {check.label for check in printed.failures}
+    # n = 1e6 with x.y = 0: S = n / lam, tr K = 1e-6 n.
+    n, lam = 1e6, 0.01
+    s, trace = n / lam, 1e-6 * n
+    assert lam**2 / n * s + math.sqrt(trace * s) / n + confidence(1, n) == pytest.approx(0.0241, abs=1e-4)
+    assert lam / n * s == pytest.approx(1.0)  # the corrected empirical term
+
+
+def test_2_any_loss():
+    """A constant loss c: the risk is c; with r = 0 the printed bound is only the confidence term."""
+    constant = Loss("constant", lambda u, y: torch.ones(len(u), dtype=torch.float64), 1.0, 1.0)
+    x = torch.randn(2000, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    solution = solve_stream(linear, [(x, torch.ones(2000))], rule="ogd", ridge=0.1, initial=1.0)
+    assert generalisation_bound(solution, task=1, form="printed", loss=constant).value == pytest.approx(
+        confidence(1, 2000)
+    )
+    assert confidence(1, 2000) < 0.1 < 1
+    assert confidence(1, 1e6) == pytest.approx(0.0041, abs=1e-4)
+    assert generalisation_bound(solution, task=1, loss=constant).value >= 1
+
+
+def test_3_the_missing_lipschitz_constant():
+    """One-hot features of 1e7 symbols, noise labels, n = 2000, l = min(10, 10 |u - y|): 10 > 1.91."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randint(0, 10**7, (2000, 1), generator=generator)
+    y = torch.randint(0, 2, (2000,), generator=generator).double() * 2 - 1
+    steep = Loss("steep", lambda u, y: (10 * (u - y).abs()).clamp(max=10).flatten(), 10.0, 10.0)
+    solution = solve_stream(lambda x, z: (x == z.T).double(), [(x, y)], rule="ogd", ridge=0.0)
+    printed = generalisation_bound(solution, task=1, form="printed", loss=steep).value
+    risk = 10 * (1 - 2000 / 1e7)  # outputs are zero on unseen symbols, at least
+    assert printed == pytest.approx(1.91, abs=0.02)
+    assert risk > printed
+    assert 20 * complexity_proxy(solution) + confidence(10, 2000) == pytest.approx(20.9, abs=0.2)
+    assert generalisation_bound(solution, task=1, loss=steep).value >= risk
+
+
+def test_4_the_sample_size_of_the_last_task():
+    """x constant; tasks 1 and 3 have y = 1 and n = 1e6, task 2 y = +1 with probability .9 and n = 1, lam -> 0.
+
+    With probability .9 its single label is +1, every residual after the first task is 0, and the risk on
+    task 2 is .1 (loss min(1, |u - y|)), above the printed .0051.
+    """
+    n = 1e6
+    first = math.sqrt(n * 1.0) / n  # S_1 = 1^T (1 1^T)^+ 1 = 1, tr K_1 = n
+    printed = 0 + first + 0 + 0 + confidence(1, n)
+    assert printed == pytest.approx(0.0051, abs=1e-4)
+    small = [(torch.ones(50, 1), torch.ones(50)), (torch.ones(1, 1), torch.ones(1)), (torch.ones(50, 1), torch.ones(50))]
+    solution = solve_stream(linear, small, rule="ogd", ridge=0.0)
+    assert solution.dissimilarity(1) == pytest.approx(1.0)
+    assert solution.dissimilarity(2) + solution.dissimilarity(3) < 1e-12
+    assert float(solution.predict(torch.ones(1, 1))) == pytest.approx(1.0)
+    risk = 0.1 * min(1.0, abs(1 + 1))
+    assert risk > printed
+    sound = generalisation_bound(solution, task=2, loss=CLIPPED_ABSOLUTE)
+    assert sound.terms["confidence"] > 1  # one sample: honest
+
+
+def test_5_mixing_samples_survives_fixing_all_the_others():
+    """One-hot, N = 2e4 symbols, f_0 = 1; task 1 y = +1, n = 2000; task 2 y = -1, n = 1e7; OGD remembers everything.
+
+    OGD protects the training points of task 1, not its unseen points: L_{S_1} = 0 but L_{D_1} = .904.
+    """
+    symbols, n_1, n_2 = 20_000, 2000, 10**7
+    generator = torch.Generator().manual_seed(0)
+    seen = torch.unique(torch.randint(0, symbols, (n_1,), generator=generator))
+    unseen = symbols - len(seen)
+    risk = unseen / symbols  # there f = -1 and y = +1: min(1, 2) = 1
+    # kappa_2 lives on unseen symbols: r = -2 on each, S_2 = 4 per symbol; tr kappa_2 = samples on unseen symbols.
+    s_2, trace = 4.0 * unseen, n_2 * unseen / symbols
+    complexity = math.sqrt(trace * s_2) / n_2
+    assert risk == pytest.approx(0.904, abs=0.003)
+    assert complexity + confidence(1, n_2) == pytest.approx(0.082, abs=1e-3)
+    assert 4 * complexity + confidence(1, n_1) == pytest.approx(0.415, abs=2e-3)
+    assert risk > 4 * complexity + confidence(1, n_1)
+
+
+def test_5_small_version_in_the_library():
+    symbols = 400
+    generator = torch.Generator().manual_seed(0)
+    x_1 = torch.randint(0, symbols, (40, 1), generator=generator)
+    x_2 = torch.arange(symbols).repeat(4)[:, None]
+    tasks = [(x_1, torch.ones(40)), (x_2, -torch.ones(len(x_2)))]
+    solution = solve_stream(lambda x, z: (x == z.T).double(), tasks, rule="ogd", ridge=0.0, initial=1.0)
+    outputs = solution.predict(torch.arange(symbols)[:, None])
+    seen = torch.unique(x_1)
+    assert (outputs[seen] - 1).abs().max() < 1e-9
+    assert float((outputs < 0).double().mean()) == pytest.approx(1 - len(seen) / symbols)
+    unseen = symbols - len(seen)
+    assert solution.dissimilarity(2) == pytest.approx(4.0 * unseen, rel=1e-9)
+    assert solution.effective_trace(2) == pytest.approx(4.0 * unseen, rel=1e-9)
+
+
+def test_terms_of_the_sound_form_by_hand(problem):
+    solution = problem.solve(rule="sgd")
+    bound = generalisation_bound(solution, task=2, after=3, delta=0.1, unit_radius=0.5)
+    length = solution.distance_from_initialisation(3)
+    j = math.ceil(length / 0.5)
+    x, y = problem.tasks[1]
+    assert bound.terms["empirical"] == pytest.approx(
+        float((solution.predict(x, after=3) - y).square().clamp(max=1).mean()), rel=1e-8
+    )
+    trace = float(problem.kernel(x, x).trace())
+    assert bound.terms["complexity"] == pytest.approx(2 * 2 * j * 0.5 * math.sqrt(trace) / 9, rel=1e-9)
+    assert bound.terms["confidence"] == pytest.approx(3 * math.sqrt(math.log(2 * 3 * j * (j + 1) / 0.1) / 18), rel=1e-12)
+    assert bound.value == pytest.approx(sum(bound.terms.values()))
+
+
+def test_looser_options_never_give_less(problem):
+    for rule in ("sgd", "ogd"):
+        solution = problem.solve(rule=rule)
+        for task in (1, 4):
+            exact = generalisation_bound(solution, task=task)
+            assert generalisation_bound(solution, task=task, radius="dissimilarity").value >= exact.value - 1e-12
+            assert generalisation_bound(solution, task=task, empirical="closed-form").value >= exact.value - 1e-9
+
+
+def test_terms_of_the_printed_form_by_hand(problem):
+    solution = problem.solve(rule="sgd")
+    terms = generalisation_bound(solution, task=1, delta=DELTA, form="printed").terms
+    assert terms["regularisation"] == pytest.approx(0.05**2 / 12 * solution.dissimilarity(1))
+    changes = [solution.increment(problem.tasks[0][0], k).square().sum() for k in (2, 3, 4)]
+    assert terms["forgetting"] == pytest.approx(float(sum(changes)) / 10, rel=1e-8)
+    assert terms["complexity"] == pytest.approx(complexity_proxy(solution))
+    assert terms["confidence"] == pytest.approx(confidence(1, 10))
+    assert "forgetting" not in generalisation_bound(problem.solve(rule="ogd"), task=1, form="printed").terms
