@@ -151,8 +151,8 @@ def test_refusals_say_why():
         attach(OGD(), model, torch.optim.LBFGS(model.parameters()))
     with pytest.raises(UnsupportedError, match="no dropout layers"):
         attach(StableSGD(), model, torch.optim.SGD(model.parameters(), lr=0.1))
+    frozen = network().requires_grad_(False)
     with pytest.raises(UnsupportedError, match="no trainable parameter"):
-        frozen = network().requires_grad_(False)
         attach(OGD(), frozen, torch.optim.SGD(frozen.parameters(), lr=0.1))
     with pytest.raises(SettingsError, match="not in the optimizer"):
         attach(OGD(), model, torch.optim.SGD(network().parameters(), lr=0.1))

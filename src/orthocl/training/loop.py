@@ -166,7 +166,10 @@ def train_task(
         if learner.on_batch is not None:
             learner.on_batch(index)
         optimizer.zero_grad()
-        loss = learner.loss(model(inputs[index]), targets[index]) + learner.penalty()
+        loss = learner.loss(model(inputs[index]), targets[index])
+        penalty = learner.method.penalty(learner)
+        if penalty is not None:
+            loss = loss + penalty
         loss.backward()
         value = loss.item()
         if not math.isfinite(value):
