@@ -25,6 +25,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
+import torch
+
 from orthocl.errors import OrthoclError
 from orthocl.lab.claims import ClaimedError
 from orthocl.lab.run import InterruptedRun, RunObserver, RunOptions, execute, total_steps
@@ -114,6 +116,7 @@ def main() -> None:
     os.dup2(2, 1)
     children: dict[int, Child] = {}
     pending = b""
+    torch.optim.SGD([torch.nn.Parameter(torch.empty(1))], lr=1.0)  # the first optimizer imports half of torch
     send(channel, kind="ready", run="")
     while True:
         readable, _, _ = select.select([0, *children], [], [])
