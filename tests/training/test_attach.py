@@ -58,7 +58,10 @@ def drift(method, make_optimizer, *layers, **settings):
     before = remembered_logits(model, first)
     start = [p.detach().clone() for p in model.parameters()]
     fit(learner, second)
-    moved = sum(float((p - s).square().sum()) for p, s in zip(model.parameters(), start, strict=True)) ** 0.5
+    moved = (
+        sum(float((p.detach() - s).square().sum()) for p, s in zip(model.parameters(), start, strict=True))
+        ** 0.5
+    )
     assert moved > 0
     return float((remembered_logits(model, first) - before).norm()) / moved
 
@@ -102,7 +105,10 @@ def test_projecting_the_gradient_instead_of_the_update_would_fail_under_adam():
     learner.method.engine = "project"
     start = [p.detach().clone() for p in model.parameters()]
     fit(learner, second)
-    moved = sum(float((p - s).square().sum()) for p, s in zip(model.parameters(), start, strict=True)) ** 0.5
+    moved = (
+        sum(float((p.detach() - s).square().sum()) for p, s in zip(model.parameters(), start, strict=True))
+        ** 0.5
+    )
     wrong = float((remembered_logits(model, first) - before).norm()) / moved
     assert wrong > 10 * drift(OGD(memory_per_task=24), OPTIMIZERS["adam"])
 

@@ -1,7 +1,7 @@
 """Training: the loop, and methods on your own."""
 
 from orthocl.training.attach import attach
-from orthocl.training.evaluate import accuracy, evaluate, predict
+from orthocl.training.evaluation import accuracy, evaluate, predict
 from orthocl.training.loop import Observer, Progress, TrainSettings, train
 
 __all__ = ["Observer", "Progress", "TrainSettings", "accuracy", "attach", "evaluate", "predict", "train"]

@@ -18,7 +18,7 @@ from torch import Tensor
 from orthocl.errors import SettingsError, TrainingError
 from orthocl.methods.learner import Learner
 from orthocl.streams.base import Stream, Task
-from orthocl.training.evaluate import accuracy, evaluate
+from orthocl.training.evaluation import accuracy, evaluate
 from orthocl.training.seeds import derive_generator
 
 
