@@ -1,0 +1,52 @@
+"""`orthocl check`: the conformance suite on a user's file."""
+
+from pathlib import Path
+
+import pytest
+
+from orthocl.cli.check import check, methods_in
+from orthocl.errors import OrthoclError, SettingsError
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "own_method.py"
+
+
+def test_the_example_passes(capsys):
+    check(EXAMPLE)
+    assert "all checks passed" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("body", "failing"),
+    [
+        ("def penalty(self, learner):\n        return sum(p.sum() for p in learner.parameters.values())", "first-task-is-sgd"),
+        ("def penalty(self, learner):\n        self.unsaved = getattr(self, 'unsaved', 0) + 1e-3\n"
+         "        return self.unsaved * next(iter(learner.parameters.values())).square().sum()", "resumes-bit-identically"),
+        ("def begin_task(self, learner):\n        learner.model[1].register_forward_hook(print)", "detach-restores"),
+        ("def end_task(self, learner):\n        1 / 0", "tiny-memories"),
+    ],
+)  # fmt: skip
+def test_a_method_that_breaks_a_promise_is_found_out(tmp_path, capsys, monkeypatch, body, failing):
+    monkeypatch.setenv("COLUMNS", "200")
+    path = tmp_path / "broken.py"
+    path.write_text(
+        "import torch\nfrom dataclasses import dataclass\nfrom orthocl import Method\n\n\n@dataclass\n"
+        f"class Broken(Method):\n    name = 'broken'\n    memory_per_task: int = 3\n\n    {body}\n"
+    )
+    with pytest.raises(SystemExit) as stop:
+        check(path)
+    assert stop.value.code == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert any(failing in line and "failed" in line for line in lines), "\n".join(lines)
+
+
+def test_files_that_cannot_be_used_are_named(tmp_path):
+    with pytest.raises(SettingsError, match="no such file"):
+        methods_in(tmp_path / "nowhere.py")
+    empty = tmp_path / "empty.py"
+    empty.write_text("x = 1\n")
+    with pytest.raises(SettingsError, match="no class derived"):
+        methods_in(empty)
+    wrong = tmp_path / "wrong.py"
+    wrong.write_text("def f(:\n")
+    with pytest.raises(OrthoclError, match="cannot be imported: SyntaxError"):
+        methods_in(wrong)
