@@ -15,22 +15,34 @@ def test_the_example_passes(capsys):
     assert "all checks passed" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    ("body", "failing"),
-    [
-        ("def penalty(self, learner):\n        return sum(p.sum() for p in learner.parameters.values())", "first-task-is-sgd"),
-        ("def penalty(self, learner):\n        self.unsaved = getattr(self, 'unsaved', 0) + 1e-3\n"
-         "        return self.unsaved * next(iter(learner.parameters.values())).square().sum()", "resumes-bit-identically"),
-        ("def begin_task(self, learner):\n        learner.model[1].register_forward_hook(print)", "detach-restores"),
-        ("def end_task(self, learner):\n        1 / 0", "tiny-memories"),
-    ],
-)  # fmt: skip
-def test_a_method_that_breaks_a_promise_is_found_out(tmp_path, capsys, monkeypatch, body, failing):
+BROKEN = {
+    "first-task-is-sgd": """
+    def penalty(self, learner):
+        return sum(p.sum() for p in learner.parameters.values())
+""",
+    "resumes-bit-identically": """
+    def penalty(self, learner):
+        self.unsaved = getattr(self, "unsaved", 0) + 1e-3
+        return self.unsaved * next(iter(learner.parameters.values())).square().sum()
+""",
+    "detach-restores": """
+    def begin_task(self, learner):
+        learner.model[1].register_forward_hook(print)
+""",
+    "tiny-memories": """
+    def end_task(self, learner):
+        1 / 0
+""",
+}
+
+
+@pytest.mark.parametrize("failing", BROKEN)
+def test_a_method_that_breaks_a_promise_is_found_out(tmp_path, capsys, monkeypatch, failing):
     monkeypatch.setenv("COLUMNS", "200")
     path = tmp_path / "broken.py"
     path.write_text(
         "import torch\nfrom dataclasses import dataclass\nfrom orthocl import Method\n\n\n@dataclass\n"
-        f"class Broken(Method):\n    name = 'broken'\n    memory_per_task: int = 3\n\n    {body}\n"
+        f"class Broken(Method):\n    name = 'broken'\n    memory_per_task: int = 3\n{BROKEN[failing]}"
     )
     with pytest.raises(SystemExit) as stop:
         check(path)
