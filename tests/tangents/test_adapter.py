@@ -288,17 +288,24 @@ def test_cached_input_kernel(make_problem):
     torch.testing.assert_close(
         vector(problem.parameters.values()), vector(other.parameters.values()), rtol=1e-11, atol=1e-12
     )
-    adapter = problems[0][1]
+    for chosen, adapter in problems:
+        adapter.remove()
+        assert adapter.cached_bytes == 0
+        chosen.model(inputs)
+
+
+def test_cached_inputs_of_another_batch_are_noticed(make_problem):
+    problem = make_problem("mlp")
+    adapter = Adapter(problem.model, fill(problem), problem.parameters, batch_size=1)
+    inputs = torch.randn(40, 6, dtype=torch.float64)
+    adapter.cache_inputs(inputs)
     adapter.batch_index = torch.arange(6)
     with pytest.raises(TrainingError, match="not the cached ones"):
         problem.model(inputs[6:12])
     adapter.batch_index = torch.arange(6)
     with pytest.raises(TrainingError, match="names 6"):
         problem.model(inputs[:5])
-    for chosen, adapter in problems:
-        adapter.remove()
-        assert adapter.cached_bytes == 0
-        chosen.model(inputs)
+    adapter.remove()
 
 
 @pytest.mark.parametrize("misuse", ["clip", "penalty", "accumulate", "cleared"])

@@ -53,6 +53,8 @@ class AdapterLayer:
         if self.cache is None or len(index) != len(x):
             raise TrainingError(f"the batch has {len(x)} samples, but `batch_index` names {len(index)}")
         kernel = self.cache.index_select(0, index)
+        if not self.adapter.checking:
+            return kernel
         # One entry is recomputed: enough to notice augmented inputs or the index of another batch.
         truth = float(x[0].dot(self.block.inputs[0].to(self.dtype))) + self.block.bias
         if abs(float(kernel[0, 0]) - truth) > 1e-3 * (1.0 + abs(truth)):

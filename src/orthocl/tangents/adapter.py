@@ -27,6 +27,7 @@ from orthocl.tangents.costs import LayerShape, adapter_is_cheaper
 from orthocl.tangents.outer import Factored
 from orthocl.tangents.rows import Tangents
 from orthocl.tangents.subspace import Subspace
+from orthocl.tangents.symmetric import SymmetricMatrix
 
 # A float32 inverse of K is used while its rounding, eps x condition, stays under this.
 ROUNDING_OF_INVERSE = 1e-2
@@ -120,7 +121,7 @@ class Adapter:
         self.direct: list[tuple[Block, list[nn.Parameter]]] = []
         self._steps = self._since_merge = 0
         self.reanchor()
-        self._inverse = self._inverse_matrix()
+        self._inverse = SymmetricMatrix(self._inverse_matrix())
         self._install(parameters, batch_size)
         self._witness = self._make_witness()
 
@@ -165,10 +166,11 @@ class Adapter:
     @property
     def nbytes(self) -> int:
         """Bytes besides those of the subspace: inverse, alpha, anchor, witness and cached kernels."""
-        tensors = [self.alpha, self.gradient, self._inverse, self._witness[0], *self._anchor]
+        tensors = [self.alpha, self.gradient, self._witness[0], *self._anchor]
         tensors += [part for _, part in self._witness[1]]
         tensors += [] if self.velocity is None else [self.velocity]
-        return sum(t.numel() * t.element_size() for t in tensors) + self.cached_bytes
+        own = sum(t.numel() * t.element_size() for t in tensors)
+        return own + self._inverse.nbytes + self.cached_bytes
 
     @property
     def cached_bytes(self) -> int:
@@ -228,14 +230,14 @@ class Adapter:
         """Undo the protected part of the step that the optimizer has just taken, with the optimizer's settings."""
         if self.tangents is None:
             return
-        self._steps += 1
-        if self._steps <= 3 or self._steps % CHECK_EVERY == 0:
+        if self.checking:
             self._check()
+        self._steps += 1
         coefficients = self.gradient
         for block, own in self.direct:
             if any(parameter.grad is not None for parameter in own):
                 coefficients += block.coefficients([_gradient(parameter) for parameter in own])
-        change = torch.mv(self._inverse, coefficients.to(self._inverse.dtype)).to(self.alpha.dtype)
+        change = (self._inverse @ coefficients).to(self.alpha.dtype)
         if momentum:
             if self.velocity is None:
                 self.velocity = change.clone()
@@ -251,6 +253,11 @@ class Adapter:
         self._since_merge += 1
         if self._since_merge >= ANCHOR_EVERY:
             self.merge()
+
+    @property
+    def checking(self) -> bool:
+        """Whether this step is one of those that are verified."""
+        return self._steps < 3 or self._steps % CHECK_EVERY == 0
 
     def _check(self) -> None:
         """Compare beta . dL/dalpha with (G^T beta) . g for the random beta: equal if the adapter saw all of g."""

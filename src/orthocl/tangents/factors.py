@@ -29,8 +29,9 @@ from orthocl.tangents.rows import Tangents, norm
 __all__ = ["Tangents", "Variant", "collect", "remembered_outputs"]
 
 Variant = Literal["gtl", "ave", "all"]
-# Relative disagreement with autograd above which a layer's rows are not believed.
-AGREEMENT = {torch.float64: 1e-7, torch.float32: 2e-3}
+# Disagreement with autograd above which a layer's rows are not believed: relative to the layer's gradient, and
+# (for gradients that are zero but for rounding) relative to the whole gradient.
+AGREEMENT = {torch.float64: (1e-7, 1e-12), torch.float32: (2e-3, 3e-5)}
 CHUNK = 256
 
 
@@ -164,13 +165,11 @@ class _Collector:
 
     @staticmethod
     def _agrees(block: Block, weights: Tensor, truth: Mapping[str, Tensor]) -> bool:
-        dtype = weights.dtype
-        # Gradients that are zero but for rounding may differ altogether: a little slack, of the scale
-        # of the whole gradient and of the outputs.
-        rounding = 30 * torch.finfo(dtype).eps * float(norm([*truth.values(), weights]))
+        own, whole = AGREEMENT.get(weights.dtype, (2e-2, 1e-3))
+        rounding = whole * float(norm([*truth.values(), weights]))
         for name, sum_of_rows in zip(block.names, block.combine(weights.flatten()), strict=True):
             difference, size = norm([sum_of_rows - truth[name]]), norm([sum_of_rows]) + norm([truth[name]])
-            if not float(difference) <= AGREEMENT.get(dtype, 2e-2) * float(size) + rounding:
+            if not float(difference) <= own * float(size) + rounding:
                 return False
         return True
 

@@ -1,0 +1,44 @@
+"""A symmetric matrix stored once: lower panels of rows, each used for both of its triangles."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+class SymmetricMatrix:
+    """A symmetric matrix in a little more than half its storage, for products with vectors.
+
+    A product with a vector is limited by how fast the matrix can be read. Each panel, rows start..end up to
+    column end, is read once and used twice while it is in the cache.
+
+    >>> matrix = torch.tensor([[2.0, 1.0], [1.0, 3.0]])
+    >>> SymmetricMatrix(matrix, panel=1) @ torch.tensor([1.0, 1.0])
+    tensor([3., 4.])
+    """
+
+    def __init__(self, matrix: Tensor, panel: int = 256):
+        self.size, self.dtype = len(matrix), matrix.dtype
+        self._vector, self._result = matrix.new_zeros(self.size), matrix.new_zeros(self.size)
+        self._panels: list[tuple[Tensor, ...]] = []
+        # The views are made once: making them costs as much as the product with a small panel.
+        for start in range(0, self.size, panel):
+            end = min(start + panel, self.size)
+            rows = matrix[start:end, :end].clone()
+            views = self._vector[:end], self._vector[start:end], self._result[start:end], self._result[:start]
+            self._panels.append((rows, rows[:, :start].t(), *views))
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes stored."""
+        kept = [rows for rows, *_ in self._panels] + [self._vector, self._result]
+        return sum(part.numel() * part.element_size() for part in kept)
+
+    def __matmul__(self, vector: Tensor) -> Tensor:
+        """The product with a vector, in a buffer that the next product overwrites."""
+        self._vector.copy_(vector)
+        for rows, above, left, own, result, earlier in self._panels:
+            torch.mv(rows, left, out=result)
+            if len(earlier):
+                earlier.addmv_(above, own)
+        return self._result
