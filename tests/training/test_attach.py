@@ -281,6 +281,28 @@ def test_any_map_style_dataset_will_do():
         pass
 
 
+@pytest.mark.parametrize(
+    "method", [OGDPlus(memory_per_task=6), EWC(), orthocl.AGEM(memory_per_task=6), orthocl.MAS()]
+)
+def test_integer_inputs_reach_the_model_as_they_are(method):
+    class Words(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embedding, self.out = nn.Embedding(9, 8), nn.Linear(8, 3)
+
+        def forward(self, words):
+            return self.out(self.embedding(words).mean(1))
+
+    torch.manual_seed(0)
+    model = Words()
+    learner = attach(copy.deepcopy(method), model, torch.optim.SGD(model.parameters(), lr=0.1))
+    before = model.embedding.weight.detach().clone()
+    for _ in range(2):
+        fit(learner, TensorDataset(torch.randint(9, (20, 5)), torch.randint(3, (20,))))
+    assert learner.tasks_done == 2
+    assert not torch.equal(model.embedding.weight, before)
+
+
 def test_the_public_names():
     for name in (
         "attach",

@@ -62,7 +62,7 @@ class DatasetSplit(Split):
         return _stack([self._item(position)[1] for position in range(len(self))], "target")
 
     def inputs(self, index: Tensor | slice | None = None) -> Tensor:
-        """Inputs of the samples in `index`, stacked; integers become floats."""
+        """Inputs of the samples in `index`, stacked, as the data set gives them: integers (words) stay integers."""
         return self.samples(index)[0]
 
     def samples(self, index: Tensor | slice | None = None) -> tuple[Tensor, Tensor]:
@@ -75,7 +75,7 @@ class DatasetSplit(Split):
             items = [self._item(position) for position in chosen.tolist()]
             inputs = _stack([item[0] for item in items], "input")
             targets = _stack([item[1] for item in items], "target")
-        return inputs if inputs.is_floating_point() else inputs.to(torch.get_default_dtype()), targets
+        return inputs, targets
 
     def _item(self, position: int) -> tuple[Any, Any]:
         item = self.dataset[position]
@@ -246,7 +246,9 @@ def _head_sizes(
     if outputs is None:
         # A test label beyond the training labels is a class nobody learns: it fails the check below.
         needed = [needed_outputs(train.targets) for train, _ in splits]
-        sizes = [max(needed)] * len(needed) if heads == "shared" else needed
+        regression = splits[0][0].targets.is_floating_point()
+        shared = needed[0] if regression else max(needed)
+        sizes = [shared] * len(needed) if heads == "shared" else needed
     else:
         sizes = [outputs] * len(splits) if isinstance(outputs, int) else list(outputs)
     if len(sizes) != len(splits):
