@@ -1,0 +1,78 @@
+"""The command `orthocl`: its parts, its errors and its exit codes.
+
+Exit codes: 0 all went well; 1 some run or check failed; 2 the command cannot do what was asked; 130 stopped by Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from collections.abc import Sequence
+
+import cyclopts
+from rich.console import Console
+from rich.markup import escape
+
+from orthocl.errors import OrthoclError
+from orthocl.lab.record import package_version
+
+GROUPS = ("demo", "run", "runs", "report", "search", "list", "data", "theory", "plan", "check", "paper")
+"""Modules of this package that hold a command each, in the order of the help page."""
+
+
+def make_app(parts: Sequence[str] = GROUPS) -> cyclopts.App:
+    """The root command with these parts."""
+    app = cyclopts.App(
+        name="orthocl",
+        help="Continual learning by orthogonal projection: train, compare, and compute the theory.",
+        version=package_version("orthocl"),
+        help_epilogue="Errors come without a traceback; --debug, anywhere on the line, shows it.",
+        suppress_keyboard_interrupt=False,
+        default_parameter=cyclopts.Parameter(negative_iterable=()),
+    )
+    for position, name in enumerate(parts):
+        module = f"orthocl.cli.{name}"
+        if importlib.util.find_spec(module) is not None:
+            part: cyclopts.App = importlib.import_module(module).app
+            part.sort_key = position
+            app.command(part)
+    return app
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line and exit."""
+    sys.exit(call(list(sys.argv[1:] if arguments is None else arguments)))
+
+
+def call(arguments: Sequence[str]) -> int:
+    """Run the command line and return the exit code.
+
+    >>> call(["--version"])
+    0.1.0
+    0
+    """
+    debug = "--debug" in arguments
+    tokens = [token for token in arguments if token != "--debug"]
+    errors = Console(stderr=True)
+    try:
+        parts = tokens[:1] if tokens[:1] and tokens[0] in GROUPS else GROUPS  # the rest need not be imported
+        result = make_app(parts)(tokens, exit_on_error=False, result_action="return_value")
+    except OrthoclError as error:
+        if debug:
+            raise
+        errors.print(f"[bold red]error:[/] [red]{escape(str(error))}[/]", highlight=False, soft_wrap=True)
+        return 2
+    except cyclopts.CycloptsError:
+        return 2  # already printed
+    except KeyboardInterrupt:
+        if debug:
+            raise
+        errors.print("[yellow]stopped; the same command goes on where it was[/]")
+        return 130
+    except BrokenPipeError:
+        sys.stderr.close()  # the reader, such as `head`, has seen enough
+        return 0
+    except SystemExit as error:
+        return error.code if isinstance(error.code, int) else int(error.code is not None)
+    return result if isinstance(result, int) else 0

@@ -1,0 +1,69 @@
+"""`orthocl list`: what there is to choose from."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from cyclopts import App
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from orthocl.lab.settings import net_defaults
+from orthocl.methods import METHODS
+from orthocl.metrics import METRICS
+from orthocl.nets import NETS
+from orthocl.streams import STREAMS
+
+app = App(name="list", help="What there is: methods, streams, metrics, nets.")
+
+
+@app.command
+def methods() -> None:
+    """Methods with their settings and defaults."""
+    _show(
+        "method",
+        {name: (_first_line(kind), kind().settings()) for name, kind in METHODS.items()},
+    )
+
+
+@app.command
+def streams() -> None:
+    """Streams with their tasks and settings."""
+    entries = {
+        name: (f"{maker.summary}, {maker.tasks} tasks", dict(maker.options))
+        for name, maker in STREAMS.items()
+    }
+    _show("stream", entries)
+
+
+@app.command
+def metrics() -> None:
+    """Metrics of the accuracy matrix, each with its definition."""
+    _show("metric", {name: (_first_line(metric), {}) for name, metric in METRICS.items()})
+
+
+@app.command
+def nets() -> None:
+    """Networks with their settings and defaults."""
+    _show("net", {name: (_first_line(net), net_defaults(name)) for name, net in NETS.items()})
+
+
+def _first_line(thing: object) -> str:
+    return (thing.__doc__ or "").strip().split("\n")[0]
+
+
+def _show(kind: str, entries: Mapping[str, tuple[str, Mapping[str, Any]]]) -> None:
+    table = Table(box=box.SIMPLE)
+    table.add_column(kind, no_wrap=True)
+    table.add_column("what it is")
+    with_settings = any(settings for _, settings in entries.values())
+    if with_settings:
+        table.add_column("settings and defaults")
+    for name, (summary, settings) in entries.items():
+        values = ", ".join(f"{key} = {json.dumps(value)}" for key, value in settings.items())
+        table.add_row(escape(name), escape(summary), *([escape(values)] if with_settings else []))
+    Console().print(table)

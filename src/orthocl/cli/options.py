@@ -1,0 +1,41 @@
+"""Options that several commands share."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+DEFAULT_STORE = Path(os.environ.get("ORTHOCL_STORE", "orthocl-store"))
+
+StoreOption = Annotated[
+    Path, Parameter(name="--store", help="Directory of the records; by default $ORTHOCL_STORE.")
+]
+DataRootOption = Annotated[
+    Path | None,
+    Parameter(
+        name="--data-root",
+        help="Folder of the data sets; by default $ORTHOCL_DATA, else the user's cache folder.",
+    ),
+]
+OnlyOption = Annotated[
+    list[str] | None,
+    Parameter(
+        name="--only", help='Streams or methods ("ogd*"), or pairs ("rotated*/ogd+"); may be repeated.'
+    ),
+]
+SeedOption = Annotated[list[int] | None, Parameter(name="--seed", help="Seed, may be repeated.")]
+SetOption = Annotated[
+    list[str] | None,
+    Parameter(name="--set", help="KEY=VALUE for every run, such as train.epochs=1 or method.strength=10."),
+]
+MetricOption = Annotated[
+    list[str] | None, Parameter(name="--metric", help="Column of the table, may be repeated.")
+]
+
+
+def cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

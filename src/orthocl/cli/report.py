@@ -1,0 +1,83 @@
+"""`orthocl report`: the HTML page, and figures, of what is in the store."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import App, Parameter
+from rich.console import Console
+from rich.markup import escape
+
+from orthocl.cli.options import (
+    DEFAULT_STORE,
+    DataRootOption,
+    MetricOption,
+    OnlyOption,
+    SeedOption,
+    SetOption,
+    StoreOption,
+)
+from orthocl.errors import StoreError
+from orthocl.lab.experiment import load_experiment
+from orthocl.lab.figure import make_figure, save_figure
+from orthocl.lab.record import Record
+from orthocl.lab.report import write_report
+from orthocl.lab.run import identify
+from orthocl.lab.settings import RunSettings
+from orthocl.lab.store import Store
+
+app = App(name="report")
+
+
+@app.default
+def report(
+    file: Annotated[
+        Path | None, Parameter(help="Experiment file; without one, all runs of the store.")
+    ] = None,
+    *,
+    out: Annotated[Path, Parameter(help="Where the report goes (.html).")] = Path("report.html"),
+    figure: Annotated[
+        str | None,
+        Parameter(
+            help="Draw this figure instead: accuracy, first-task, memorised or curves (.svg, .pdf, .png)."
+        ),
+    ] = None,
+    only: OnlyOption = None,
+    seed: SeedOption = None,
+    set_: SetOption = None,
+    metric: MetricOption = None,
+    store: StoreOption = DEFAULT_STORE,
+    data_root: DataRootOption = None,
+) -> None:
+    """Write a self-contained HTML page of finished runs.
+
+    Example: orthocl report experiments/quick.toml --out quick.html
+
+    A figure: orthocl report experiments/quick.toml --figure accuracy --out accuracy.pdf
+    """
+    shelf = Store(store)
+    name, description, metrics = "All runs", "", list(metric or ())
+    if file is None:
+        pairs = [(record.settings, record) for record in shelf.records()]
+    else:
+        experiment = load_experiment(file, only=only or (), seeds=seed or (), overrides=set_ or ())
+        name, description = experiment.name, experiment.description
+        metrics = metrics or list(experiment.metrics)
+        pairs = _pairs(experiment.runs, shelf, None if data_root is None else str(data_root))
+    if not pairs:
+        raise StoreError(f"none of these runs is finished in {shelf.directory}: run the experiment first")
+    if figure is not None:
+        path = save_figure(make_figure(figure, pairs), out)
+    else:
+        path = write_report(out, pairs, title=name, description=description, metrics=metrics)
+    Console(stderr=True).print(f"{len(pairs)} runs to {escape(str(path))}", highlight=False, soft_wrap=True)
+
+
+def _pairs(
+    runs: tuple[RunSettings, ...], store: Store, data_root: str | None
+) -> list[tuple[RunSettings, Record]]:
+    found = [
+        (settings, store.record(run)) for run, settings in zip(identify(runs, data_root), runs, strict=True)
+    ]
+    return [(settings, record) for settings, record in found if record is not None]

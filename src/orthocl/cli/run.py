@@ -1,0 +1,197 @@
+"""`orthocl run`: an experiment from a file, or one from flags."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Literal
+
+from cyclopts import App, Parameter
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from orthocl.cli.options import (
+    DEFAULT_STORE,
+    DataRootOption,
+    MetricOption,
+    OnlyOption,
+    SeedOption,
+    SetOption,
+    StoreOption,
+    cores,
+)
+from orthocl.errors import SettingsError
+from orthocl.lab.executors.local import threads_per_run
+from orthocl.lab.experiment import Experiment, load_experiment, make_experiment
+from orthocl.lab.laboratory import Results, forecast, run_experiment
+from orthocl.lab.report import write_report
+from orthocl.lab.run import RunOptions
+from orthocl.lab.store import Store
+from orthocl.lab.table import Format, make_table, time_text
+
+app = App(name="run")
+
+
+@app.default
+def run(
+    file: Annotated[Path | None, Parameter(help="Experiment file (TOML).")] = None,
+    *,
+    stream: Annotated[list[str] | None, Parameter(help="Without FILE: a stream, may be repeated.")] = None,
+    method: Annotated[list[str] | None, Parameter(help="Without FILE: a method, may be repeated.")] = None,
+    seed: SeedOption = None,
+    only: OnlyOption = None,
+    set_: SetOption = None,
+    jobs: Annotated[
+        int | None, Parameter(help="Runs at a time; all cores by default; 0: in this process.")
+    ] = None,
+    store: StoreOption = DEFAULT_STORE,
+    backend: Annotated[str, Parameter(help="Where to run: local, ray or slurm.")] = "local",
+    backend_set: Annotated[
+        list[str] | None, Parameter(help="KEY=VALUE for the backend, may be repeated.")
+    ] = None,
+    dry_run: Annotated[bool, Parameter(negative="", help="Show what would run, and for how long.")] = False,
+    metric: MetricOption = None,
+    table: Annotated[Format, Parameter(name="--table", help="Format of the table.")] = "terminal",
+    report: Annotated[Path | None, Parameter(help="Write an HTML report to this file.")] = None,
+    tracker: Annotated[
+        list[str] | None, Parameter(help="Report to tensorboard, wandb or mlflow, may be repeated.")
+    ] = None,
+    weights: Annotated[bool, Parameter(help="Keep the final weights of every run.")] = True,
+    data_root: DataRootOption = None,
+) -> int:
+    """Run an experiment, from a file or put together from flags.
+
+    Finished runs are not made again; after a crash or Ctrl-C the same command goes on where it was.
+
+    From a file: orthocl run experiments/quick.toml --jobs 2
+
+    From flags: orthocl run --stream rotated-mnist-mini --method sgd --method ogd+ --seed 1 --set train.epochs=2
+    """
+    experiment = _experiment(file, stream, method, seed, only, set_)
+    options = RunOptions(
+        keep_weights=weights,
+        data_root=None if data_root is None else str(data_root),
+        trackers=tuple(tracker or ()),
+    )
+    if options.trackers:
+        from orthocl.lab.trackers import check_trackers
+
+        check_trackers(options.trackers)
+    at_once = cores() if jobs is None else jobs
+    if dry_run:
+        _show_plan(experiment, Store(store), options, max(1, at_once))
+        return 0
+    results = run_experiment(
+        experiment,
+        Store(store),
+        jobs=at_once,
+        backend=backend,
+        backend_settings=_backend_settings(backend_set),
+        options=options,
+    )
+    show_results(results, metric or experiment.metrics, table)
+    if report is not None and results.pairs:
+        path = write_report(
+            report,
+            results.pairs,
+            title=experiment.name,
+            description=experiment.description,
+            metrics=metric or experiment.metrics,
+            failures=results.failures,
+        )
+        Console(stderr=True).print(f"report: {path}", highlight=False, soft_wrap=True)
+    return 1 if results.failures else 0
+
+
+def _experiment(
+    file: Path | None,
+    stream: list[str] | None,
+    method: list[str] | None,
+    seed: list[int] | None,
+    only: list[str] | None,
+    changes: list[str] | None,
+) -> Experiment:
+    if file is not None:
+        if stream or method:
+            raise SettingsError(
+                "an experiment file names its streams and methods: use --only to choose among them"
+            )
+        return load_experiment(file, only=only or (), seeds=seed or (), overrides=changes or ())
+    if not stream or not method:
+        raise SettingsError(
+            "give an experiment file, or at least one --stream and one --method (see `orthocl list streams`)"
+        )
+    content = {"name": "run", "streams": stream, "methods": method}
+    return make_experiment(content, only=only or (), seeds=seed or (), overrides=changes or ())
+
+
+def _backend_settings(texts: Sequence[str] | None) -> dict[str, object]:
+    from orthocl.lab.experiment_file import toml_value
+
+    settings: dict[str, object] = {}
+    for text in texts or ():
+        key, equals, value = text.partition("=")
+        if not equals:
+            raise SettingsError(f"expected KEY=VALUE for --backend-set, got {text!r}")
+        settings[key.strip()] = toml_value(value.strip())
+    return settings
+
+
+def show_results(
+    results: Results,
+    metrics: Sequence[str],
+    kind: Literal["terminal", "markdown", "latex", "csv", "json"] = "terminal",
+) -> None:
+    """Print the table, then what is missing from it and why."""
+    console, errors = Console(), Console(stderr=True)
+    if results.pairs:
+        made = make_table(results.pairs, metrics)
+        if kind == "terminal":
+            console.print(made.rich())
+        else:
+            print(made.render(kind))
+        for row in made.rows:
+            if row.note:
+                text = (
+                    f"[yellow]unsupported[/] {escape(row.stream)} / {escape(row.method)}: {escape(row.note)}"
+                )
+                errors.print(text, highlight=False, soft_wrap=True)
+    for failure in results.failures:
+        text = f"[red]failed[/] {escape(failure.settings.label)}: {escape(failure.reason)}"
+        errors.print(text, highlight=False, soft_wrap=True)
+
+
+def _show_plan(experiment: Experiment, store: Store, options: RunOptions, jobs: int) -> None:
+    console = Console()
+    with console.status("looking at the store, and timing a few steps of what is not there"):
+        plans = forecast(experiment.runs, store, options)
+    table = Table(box=box.SIMPLE)
+    for name in ("stream", "method", "seed", "state"):
+        table.add_column(name)
+    table.add_column("about", justify="right")
+    for plan in plans:
+        settings = plan.settings
+        time = "" if plan.seconds is None else time_text(plan.seconds) if plan.seconds else "–"
+        table.add_row(
+            escape(settings.stream_label),
+            escape(settings.method_label),
+            str(settings.seed),
+            plan.state or "no data",
+            time,
+        )
+    console.print(table)
+    for note in dict.fromkeys(plan.note for plan in plans if plan.note):
+        console.print(f"[yellow]note:[/] {escape(note)}", highlight=False, soft_wrap=True)
+    count = Counter(plan.state or "no data" for plan in plans)
+    parts = ", ".join(f"{number} {state}" for state, number in count.items())
+    known = [plan.seconds for plan in plans if plan.seconds is not None]
+    busy = max(1, min(jobs, sum(seconds > 0 for seconds in known)))
+    wall = max(sum(known) / busy, max(known, default=0.0))
+    console.print(
+        f"{len(plans)} runs: {parts}. About {time_text(wall)} with {busy} at a time, {threads_per_run(busy)} "
+        "threads each.",
+        highlight=False,
+    )

@@ -1,0 +1,246 @@
+"""`orthocl runs`: look at the store and tidy it up."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Annotated, Any
+
+from cyclopts import App, Parameter
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from orthocl.cli.options import DEFAULT_STORE, MetricOption, StoreOption
+from orthocl.errors import SettingsError, StoreError, unknown_name
+from orthocl.lab.grid import flat
+from orthocl.lab.record import Record
+from orthocl.lab.store import Store
+from orthocl.lab.table import DEFAULT_METRICS, Cell, Format, make_table, time_text, title
+from orthocl.methods.state import write_atomically
+from orthocl.metrics import METRICS
+
+app = App(name="runs", help="Records of finished runs: list, show, compare, export, remove.")
+
+Filter = Annotated[str, Parameter(help='Pattern, such as "ogd*".')]
+Ids = Annotated[list[str], Parameter(help="Run ids, or the beginnings of them.")]
+
+
+@app.command(name="list")
+def list_runs(*, stream: Filter = "*", method: Filter = "*", store: StoreOption = DEFAULT_STORE) -> None:
+    """List all runs with their state."""
+    console, shelf = Console(), Store(store)
+    table = Table(box=box.SIMPLE)
+    for name in ("id", "stream", "method", "seed", "state"):
+        table.add_column(name)
+    table.add_column("AAC %", justify="right")
+    table.add_column("time", justify="right")
+    summaries = {line.id: line for line in shelf.index()}
+    for run in shelf.ids():
+        line = summaries.get(run)
+        if line is not None:
+            row = [line.stream, line.method, str(line.seed), line.status]
+            numbers = [
+                "" if line.aac is None else f"{100 * line.aac:.2f}",
+                "" if line.seconds is None else time_text(line.seconds),
+            ]
+        else:
+            try:
+                settings = shelf.settings(run)
+            except StoreError:
+                continue
+            row = [settings.stream.name, settings.method.name, str(settings.seed), shelf.state(run)]
+            numbers = ["", ""]
+        if fnmatchcase(row[0], stream) and fnmatchcase(row[1], method):
+            table.add_row(run, *map(escape, row), *numbers)
+    if table.row_count:
+        console.print(table)
+    else:
+        console.print(f"no such runs in {escape(str(shelf.directory))}", highlight=False, soft_wrap=True)
+
+
+@app.command
+def show(
+    run: Annotated[str, Parameter(help="Run id, or the beginning of one.")],
+    *,
+    store: StoreOption = DEFAULT_STORE,
+) -> None:
+    """Show everything about a run: settings, metrics, accuracies, monitors, timings, machine."""
+    console, shelf = Console(), Store(store)
+    run = shelf.find(run)
+    record = shelf.record(run)
+    if record is None:
+        console.print(f"run {run} is {shelf.state(run)}", highlight=False)
+        console.print_json(json.dumps(shelf.settings(run).to_dict()))
+        failure = shelf.failure(run)
+        if failure is not None:
+            console.print(
+                "\n".join([f"[red]{escape(failure['reason'])}[/]", *map(escape, failure["traceback"])])
+            )
+        return
+    console.print(f"[bold]{escape(record.settings.label)}[/]  {run}  {record.status}", highlight=False)
+    if record.reason:
+        console.print(escape(record.reason), highlight=False)
+        return
+    for name in [*METRICS, "memorised", "seconds", "memory"]:
+        console.print(f"  {title(name):34} {Cell(name, (record.metric(name),)).text()}", highlight=False)
+    console.print(_matrix(record))
+    if record.result.monitors and record.result.monitors[-1]:
+        console.print(_monitors(record))
+    console.print("settings")
+    for key, value in flat(record.settings.to_dict()).items():
+        console.print(f"  {key} = {value}", highlight=False)
+    console.print_json(json.dumps(dict(record.provenance)))
+    console.print(f"result hash {record.result_hash}", highlight=False)
+
+
+@app.command
+def compare(
+    runs: Ids, *, metric: MetricOption = None, table: Format = "terminal", store: StoreOption = DEFAULT_STORE
+) -> None:
+    """Compare runs: what differs in their settings, and their metrics."""
+    console, shelf = Console(), Store(store)
+    records = [_finished(shelf, run) for run in runs]
+    settings = [flat(record.settings.to_dict()) for record in records]
+    keys = list(dict.fromkeys(key for values in settings for key in values))
+    differing = [key for key in keys if len({str(values.get(key)) for values in settings}) > 1]
+    if table != "terminal":
+        print(make_table([(r.settings, r) for r in records], metric or ()).render(table))
+        return
+    shown = Table(box=box.SIMPLE)
+    shown.add_column("")
+    for record in records:
+        shown.add_column(record.id[:8], justify="right")
+    for key in differing:
+        shown.add_row(key, *(str(values.get(key, "")) for values in settings))
+    shown.add_section()
+    for name in metric or DEFAULT_METRICS:
+        shown.add_row(title(name), *(Cell(name, (record.metric(name),)).text() for record in records))
+    console.print(shown)
+
+
+@app.command
+def export(
+    file: Annotated[Path, Parameter(help="Where to: .csv, .json or .parquet (needs pyarrow).")],
+    *,
+    store: StoreOption = DEFAULT_STORE,
+) -> None:
+    """Export all records: .json holds everything, .csv and .parquet one row per run with settings and metrics."""
+    records = list(Store(store).records())
+    suffix = file.suffix.lstrip(".").lower()
+    if suffix not in ("csv", "json", "parquet"):
+        raise unknown_name("export format", suffix, ("csv", "json", "parquet"))
+    if not records:
+        raise StoreError(f"there are no records in {store}: run an experiment first")
+    file.parent.mkdir(parents=True, exist_ok=True)
+    if suffix == "json":
+        write_atomically(file, ("[" + ",\n".join(record.to_json() for record in records) + "]\n").encode())
+    elif suffix == "csv":
+        write_atomically(file, _csv([_export_row(record) for record in records]).encode())
+    else:
+        _write_parquet(file, [_export_row(record) for record in records])
+    Console(stderr=True).print(
+        f"{len(records)} records to {escape(str(file))}", highlight=False, soft_wrap=True
+    )
+
+
+@app.command
+def rm(
+    runs: Annotated[list[str] | None, Parameter(help="Run ids, or the beginnings of them.")] = None,
+    *,
+    failed: Annotated[bool, Parameter(negative="", help="All runs that failed.")] = False,
+    unfinished: Annotated[
+        bool, Parameter(negative="", help="All runs without a record that nobody is making.")
+    ] = False,
+    store: StoreOption = DEFAULT_STORE,
+) -> None:
+    """Remove runs from the store."""
+    shelf = Store(store)
+    chosen = [shelf.find(run) for run in runs or ()]
+    states = {"failed", "started"} if unfinished else {"failed"} if failed else set()
+    chosen += [run for run in shelf.ids() if states and shelf.state(run) in states]
+    if not chosen and not states:
+        raise SettingsError("say which runs to remove: ids, --failed or --unfinished")
+    for run in dict.fromkeys(chosen):
+        shelf.remove(run)
+    shelf.index()
+    Console(stderr=True).print(f"removed {len(dict.fromkeys(chosen))} runs", highlight=False)
+
+
+def _finished(store: Store, prefix: str) -> Record:
+    record = store.record(store.find(prefix))
+    if record is None or record.status != "finished":
+        raise StoreError(f"run {prefix} is not finished: see `orthocl runs show {prefix}`")
+    return record
+
+
+def _matrix(record: Record) -> Table:
+    table = Table(title="test accuracy %, by task", title_justify="left", box=box.SIMPLE, padding=(0, 1))
+    table.add_column("after")
+    for number in range(1, record.accuracy.tasks + 1):
+        table.add_column(str(number), justify="right")
+    for after, row in enumerate(record.result.accuracies):
+        cells = [f"{100 * value:.1f}" for value in row]
+        if after:
+            cells[after - 1] = f"[bold]{cells[after - 1]}[/]"
+        table.add_row("start" if after == 0 else str(after), *cells)
+    return table
+
+
+def _monitors(record: Record) -> Table:
+    table = Table(title="monitors", title_justify="left", box=box.SIMPLE)
+    names = list(dict.fromkeys(name for row in record.result.monitors for name in row))
+    for name in ("after", *names):
+        table.add_column(name.replace("_", " "), justify="right")
+    for number, row in enumerate(record.result.monitors, start=1):
+        table.add_row(str(number), *(f"{row[name]:.4g}" if name in row else "" for name in names))
+    return table
+
+
+def _export_row(record: Record) -> dict[str, Any]:
+    settings = {key: _scalar(value) for key, value in flat(record.settings.to_dict()).items()}
+    metrics = {name: record.metric(name) for name in [*METRICS, "memorised", "seconds", "memory"]}
+    return {
+        "id": record.id,
+        "status": record.status,
+        "reason": record.reason,
+        **settings,
+        **metrics,
+        "result_hash": record.result_hash,
+    }
+
+
+def _scalar(value: Any) -> Any:
+    return json.dumps(value) if isinstance(value, list) else value
+
+
+def _csv(rows: Sequence[dict[str, Any]]) -> str:
+    out = io.StringIO()
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    writer = csv.DictWriter(out, names, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return out.getvalue()
+
+
+def _write_parquet(file: Path, rows: Sequence[dict[str, Any]]) -> None:
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError as error:
+        raise SettingsError(
+            "writing Parquet needs pyarrow, which is not installed: pip install pyarrow, or use .csv"
+        ) from error
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    columns = {name: [row.get(name) for row in rows] for name in names}
+    for name, values in columns.items():
+        if len({type(value) for value in values if value is not None}) > 1 and any(
+            isinstance(value, str) for value in values
+        ):
+            columns[name] = [None if value is None else str(value) for value in values]
+    pyarrow.parquet.write_table(pyarrow.table(columns), file)
