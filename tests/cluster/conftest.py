@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -83,26 +84,29 @@ class RayCluster:
     address: str
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
+def environment() -> Iterator[pytest.MonkeyPatch]:
+    with pytest.MonkeyPatch.context() as patch:
+        yield patch
+
+
+@pytest.fixture(scope="module")
 def ray_cluster(
-    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+    tmp_path_factory: pytest.TempPathFactory, environment: pytest.MonkeyPatch
 ) -> Iterator[RayCluster]:
     """Two nodes with one processor each, at 127.0.0.2 and 127.0.0.3, with token authentication."""
-    pytest.importorskip("ray", reason="Ray is not installed: pip install 'orthocl[ray]'")
+    if find_spec("ray") is None:  # not imported: Ray reads how to authenticate when it is
+        pytest.skip("Ray is not installed: pip install 'orthocl[ray]'")
     if not Path("/proc/self/environ").exists():
         pytest.skip("the test tells its Ray processes apart by /proc, which this system does not have")
     folder = tmp_path_factory.mktemp("r", numbered=True)
     token = folder / "token"
     token.write_text(secrets.token_hex(32))
     token.chmod(0o600)
-    environment = {
-        "RAY_USAGE_STATS_ENABLED": "0",
-        "RAY_AUTH_MODE": "token",
-        "RAY_AUTH_TOKEN_PATH": str(token),
-        "OMP_NUM_THREADS": "1",
-    }
-    for name, value in environment.items():
-        monkeypatch.setenv(name, value)
+    environment.setenv("RAY_USAGE_STATS_ENABLED", "0")
+    environment.setenv("RAY_AUTH_MODE", "token")
+    environment.setenv("RAY_AUTH_TOKEN_PATH", str(token))
+    environment.setenv("OMP_NUM_THREADS", "1")
     try:
         port = free_port("127.0.0.2")
     except OSError as error:
@@ -197,11 +201,13 @@ class SlurmCluster:
         return (self.folder / "slurmctld.log").read_text()
 
 
-@pytest.fixture
-def slurm_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SlurmCluster]:
+@pytest.fixture(scope="module")
+def slurm_cluster(
+    tmp_path_factory: pytest.TempPathFactory, environment: pytest.MonkeyPatch
+) -> Iterator[SlurmCluster]:
     """munged, slurmctld and slurmd with a configuration and state of their own."""
     pytest.importorskip("submitit", reason="submitit is not installed: pip install 'orthocl[slurm]'")
-    monkeypatch.setenv("PATH", f"{os.environ['PATH']}:/usr/sbin:/sbin")
+    environment.setenv("PATH", f"{os.environ['PATH']}:/usr/sbin:/sbin")
     missing = [
         name for name in ("munged", "slurmctld", "slurmd", "sbatch", "squeue") if shutil.which(name) is None
     ]
@@ -211,7 +217,7 @@ def slurm_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[S
         )
     if os.geteuid() != 0:
         pytest.skip("slurmd starts jobs as their owner and so needs root")
-    folder = tmp_path / "slurm"
+    folder = tmp_path_factory.mktemp("slurm")
     for name in ("state", "spool"):
         (folder / name).mkdir(parents=True)
     folder.chmod(0o755)
@@ -219,15 +225,15 @@ def slurm_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[S
     ports = {"controller": free_port("127.0.0.1"), "daemon": free_port("127.0.0.1")}
     host = socket.gethostname().split(".")[0]
     configuration.write_text(SLURM_CONF.format(host=host, user="root", folder=folder, **ports))
-    monkeypatch.setenv("SLURM_CONF", str(configuration))
+    environment.setenv("SLURM_CONF", str(configuration))
     marker = secrets.token_hex(8)
-    environment = {**os.environ, MARKER: marker}
+    variables = {**os.environ, MARKER: marker}
     processes: list[subprocess.Popen[bytes]] = []
 
     def start(*command: str) -> None:
         log = open(folder / f"{command[0]}.out", "wb")  # noqa: SIM115  # closed with the process
         processes.append(
-            subprocess.Popen(command, stdout=log, stderr=log, env=environment, start_new_session=True)
+            subprocess.Popen(command, stdout=log, stderr=log, env=variables, start_new_session=True)
         )
 
     try:

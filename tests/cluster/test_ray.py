@@ -1,0 +1,114 @@
+"""The Ray executor on a real cluster of two nodes, one of which is killed while it works."""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from orthocl.errors import SettingsError
+from orthocl.lab.executors import Event, make_executor
+from orthocl.lab.run import RunOptions, execute
+from orthocl.lab.settings import MethodSettings, NetSettings, RunSettings, StreamSettings
+from orthocl.lab.store import Store
+from orthocl.training import TrainSettings
+
+pytestmark = [pytest.mark.cluster]
+
+RUN = RunSettings(
+    StreamSettings("rotated-mnist-mini", tasks=2, train_size=100, test_size=50),
+    MethodSettings("ogd", {"memory_per_task": 5}),
+    NetSettings("mlp", {"hidden": [16]}),
+    TrainSettings(epochs=2, batch_size=10),
+)
+LONG = replace(RUN, train=TrainSettings(epochs=600, batch_size=10))
+
+
+def test_records_come_home_from_nodes_without_the_store(ray_cluster, tmp_path: Path) -> None:
+    fails = replace(RUN, train=TrainSettings(epochs=1, batch_size=10, learning_rate=1e30))
+    refused = replace(RUN, method=MethodSettings("stable-sgd", {"dropout": 0.2}), net=NetSettings("lenet"))
+    runs = [replace(RUN, seed=1), fails, replace(RUN, seed=2), refused, replace(RUN, seed=1)]
+    store, events = Store(tmp_path / "store"), []
+    executor = make_executor("ray", {"address": ray_cluster.address, "shared": False, "jobs": 2})
+    outcomes = executor.run_all(runs, store, options=RunOptions(), on_event=events.append)
+
+    statuses = [outcome.status for outcome in outcomes]
+    assert statuses[:3] == ["finished", "failed", "finished"], [outcome.reason for outcome in outcomes]
+    assert statuses[4] == "finished"
+    assert "smaller learning rate" in outcomes[1].reason
+    assert store.failure(outcomes[1].run)["reason"] == outcomes[1].reason
+    for outcome in (outcomes[0], outcomes[2]):
+        here = execute(outcome.settings, Store(tmp_path / "here"))
+        assert outcome.record.result_hash == here.result_hash
+        names = {path.name for path in store.folder(outcome.run).iterdir()}
+        assert names == {"record.json", "weights.safetensors", "progress.jsonl", "settings.json"}
+    assert {event.kind for event in events} >= {"started", "finished", "failed"}
+
+    again = []
+    executor.run_all(runs[:1], store, options=RunOptions(), on_event=again.append)
+    assert [event.kind for event in again] == ["known"]
+
+
+def test_a_run_whose_node_dies_goes_on_from_its_checkpoint_on_the_other_node(
+    ray_cluster, tmp_path: Path
+) -> None:
+    runs = [replace(LONG, seed=1), replace(LONG, seed=2)]
+    store, events, places = Store(tmp_path / "store"), [], {}
+    killed = threading.Event()
+
+    def on_event(event: Event) -> None:
+        events.append(event)
+        if event.kind == "started":
+            places.setdefault(event.run, event.text.removeprefix("on "))
+
+    def kill_the_node() -> None:
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:
+            victims = [run for run, place in places.items() if place == ray_cluster.worker.address]
+            if victims and store.checkpoint(victims[0]).exists():
+                ray_cluster.worker.kill()
+                killed.set()
+                return
+            time.sleep(0.05)
+
+    killer = threading.Thread(target=kill_the_node)
+    killer.start()
+    executor = make_executor("ray", {"address": ray_cluster.address, "retries": 2})
+    options = RunOptions(checkpoint_seconds=0.3)
+    outcomes = executor.run_all(runs, store, options=options, on_event=on_event)
+    killer.join()
+
+    assert killed.is_set()
+    assert sorted(places.values()) == [ray_cluster.head.address, ray_cluster.worker.address]
+    assert [outcome.status for outcome in outcomes] == ["finished", "finished"], outcomes
+    (victim,) = [run for run, place in places.items() if place == ray_cluster.worker.address]
+    by_id = {outcome.run: outcome for outcome in outcomes}
+    assert by_id[victim].record.provenance["resumes"] >= 1
+    assert any(
+        event.kind == "note" and event.run == victim and "try 2 of 3" in event.text for event in events
+    )
+    here = execute(by_id[victim].settings, Store(tmp_path / "here"), options=RunOptions(threads=1))
+    assert by_id[victim].record.result_hash == here.result_hash
+
+
+def test_a_cluster_that_is_not_there_is_an_error_that_says_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if find_spec("ray") is None:
+        pytest.skip("Ray is not installed: pip install 'orthocl[ray]'")
+    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+    executor = make_executor("ray", {"address": "127.0.0.9:1"})
+    with pytest.raises(SettingsError, match="ray start --head"):
+        executor.run_all([RUN], Store(tmp_path), options=RunOptions(), on_event=lambda event: None)
+
+
+def test_impossible_settings_are_refused() -> None:
+    if find_spec("ray") is None:
+        pytest.skip("Ray is not installed: pip install 'orthocl[ray]'")
+    for settings in ({"cpus": 0}, {"retries": -1}, {"memory_gb": -2.0}):
+        with pytest.raises(SettingsError):
+            make_executor("ray", settings)
