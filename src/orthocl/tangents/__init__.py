@@ -1,8 +1,21 @@
 """Tangents of remembered outputs as per-layer factors, and orthogonal projection that never forms them."""
 
 from orthocl.tangents.adapter import Adapter, why_not_exact
+from orthocl.tangents.drift import Drift, drift
 from orthocl.tangents.factors import Variant, collect
+from orthocl.tangents.planner import Plan, plan
 from orthocl.tangents.rows import Tangents
 from orthocl.tangents.subspace import Subspace
 
-__all__ = ["Adapter", "Subspace", "Tangents", "Variant", "collect", "why_not_exact"]
+__all__ = [
+    "Adapter",
+    "Drift",
+    "Plan",
+    "Subspace",
+    "Tangents",
+    "Variant",
+    "collect",
+    "drift",
+    "plan",
+    "why_not_exact",
+]

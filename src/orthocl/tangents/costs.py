@@ -8,8 +8,9 @@ For one layer with p weights, i inputs and o outputs per position, L positions, 
     factored (L=1)   m (i + o)           2 m i o                          2 B m (i + o)
     patches          m (maps + L o)      2 m L i o                        as projection
 
-The adapter computes x A^T and D^T-products for the batch instead of touching the layer's p weights: that
-is cheaper when B (i + o) < i o. With a cached input kernel the first layer's share of i disappears.
+The adapter's four products, x A^T and (S alpha) D forwards, dz D^T and (E alpha) A backwards, never touch the
+layer's p weights: that is cheaper when B (i + o) < i o. The first layer needs no derivative of its input, and
+with a cached input kernel no x A^T either: 2 B m o remain.
 
 The rule: factored whenever a row has one position and the factors are smaller than the gradient; patches
 when they are at least `PATCHES_MUST_SAVE` times smaller than dense (they cost L times its arithmetic);
@@ -57,10 +58,15 @@ class LayerShape:
             return 2 * self.parameters
         return 2 * self.positions * self.inputs * self.outputs
 
-    def adapter(self, batch_size: int, cached_input: bool = False) -> int:
-        """Multiply-adds per row of one training step with the adapter on a factored layer."""
-        forward_and_backward = 2 * batch_size * (self.inputs + self.outputs)
-        return forward_and_backward - (2 * batch_size * self.inputs if cached_input else 0)
+    def adapter(self, batch_size: int, first: bool = False, cached: bool = False) -> int:
+        """Multiply-adds per row of one training step with the adapter on a factored layer.
+
+        Args:
+            batch_size: samples per step.
+            first: whether nothing before the layer is trained: no derivative of its input is needed.
+            cached: whether x A^T is looked up.
+        """
+        return batch_size * (2 * self.outputs + (2 - first - cached) * self.inputs)
 
     def choose(self, logits: int = 1) -> Kind:
         """The representation that the rule above picks.
@@ -80,6 +86,6 @@ class LayerShape:
         return "patches" if stored * PATCHES_MUST_SAVE <= self.parameters else "dense"
 
 
-def adapter_is_cheaper(shape: LayerShape, batch_size: int, cached_input: bool = False) -> bool:
+def adapter_is_cheaper(shape: LayerShape, batch_size: int) -> bool:
     """Whether a factored layer's step is cheaper with the adapter than by projecting its gradient."""
-    return shape.adapter(batch_size, cached_input) < shape.projection("factored")
+    return shape.adapter(batch_size) < shape.projection("factored")

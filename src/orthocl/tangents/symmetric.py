@@ -5,6 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+# Rows per panel.
+PANEL = 256
+
 
 class SymmetricMatrix:
     """A symmetric matrix in a little more than half its storage, for products with vectors.
@@ -17,7 +20,7 @@ class SymmetricMatrix:
     tensor([3., 4.])
     """
 
-    def __init__(self, matrix: Tensor, panel: int = 256):
+    def __init__(self, matrix: Tensor, panel: int = PANEL):
         self.size, self.dtype = len(matrix), matrix.dtype
         self._vector, self._result = matrix.new_zeros(self.size), matrix.new_zeros(self.size)
         self._panels: list[tuple[Tensor, ...]] = []

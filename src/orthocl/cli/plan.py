@@ -1,0 +1,157 @@
+"""`orthocl plan`: what a memory will cost, before training."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import sys
+from pathlib import Path
+from typing import Annotated, Literal
+
+import torch
+from cyclopts import App, Parameter
+from rich.console import Console
+from rich.table import Table
+from torch import nn
+
+from orthocl.errors import SettingsError, unknown_name
+from orthocl.nets import NETS, make_net
+from orthocl.tangents.planner import Plan, plan, size
+
+app = App(name="plan", help="Bytes and multiply-adds of a memory, before training.")
+UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+WHAT = {
+    "dense": "as published: explicit gradients",
+    "project": "factors, updates projected (any optimizer)",
+    "adapter": "factors and tangent adapter (SGD, momentum)",
+}
+
+
+@app.default
+def show_plan(
+    network: str,
+    /,
+    *,
+    input_shape: Annotated[str, Parameter(help="Shape of one input, such as 3,32,32.")],
+    tasks: int,
+    memory_per_task: int = 100,
+    batch_size: int = 32,
+    outputs: int = 10,
+    hidden: Annotated[str | None, Parameter(help="Hidden units, such as 100,100.")] = None,
+    multi_head: bool = False,
+    variant: Literal["gtl", "ave", "all"] = "gtl",
+    budget: Annotated[str | None, Parameter(help="Memory that may be used, such as 2GB.")] = None,
+    samples_per_task: int | None = None,
+) -> None:
+    """Show what remembering samples costs for each way of projecting, layer by layer.
+
+    Example: orthocl plan mlp --input-shape 1,32,32 --tasks 15 --samples-per-task 60000
+
+    The exit code is 1 if nothing fits the budget.
+
+    Args:
+        network: a network of this library (mlp, lenet, ...) or your own as module:function, a function that
+            takes no arguments and returns the model.
+        input_shape: shape of one input.
+        tasks: number of tasks.
+        memory_per_task: samples remembered per task.
+        batch_size: samples per training step.
+        outputs: outputs of the network (of each head).
+        hidden: hidden units of the library's networks.
+        multi_head: one head per task; heads are not protected.
+        variant: remembered outputs: the label's logit, the mean logit, all logits.
+        budget: bytes that may be used.
+        samples_per_task: training samples of a task, to price the cached input kernel.
+    """
+    shape = [_positive(part, "input shape") for part in input_shape.split(",")]
+    model = _model(
+        network, shape, {str(t): outputs for t in range(1, (tasks if multi_head else 1) + 1)}, hidden
+    )
+    found = plan(
+        model,
+        torch.zeros(1, *shape),
+        tasks=tasks,
+        memory_per_task=memory_per_task,
+        batch_size=batch_size,
+        variant=variant,
+        budget=None if budget is None else parse_size(budget),
+        samples_per_task=samples_per_task,
+    )
+    console = Console()
+    print_plan(console, found)
+    if found.advice():
+        sys.exit(1)
+
+
+def _model(network: str, shape: list[int], heads: dict[str, int], hidden: str | None) -> nn.Module:
+    if ":" in network:
+        module, _, name = network.partition(":")
+        sys.path.insert(0, str(Path.cwd()))
+        try:
+            made = getattr(importlib.import_module(module), name)()
+        except (ImportError, AttributeError, TypeError) as error:
+            raise SettingsError(f"cannot make a model from {network!r}: {error}") from error
+        finally:
+            sys.path.remove(str(Path.cwd()))
+        if not isinstance(made, nn.Module):
+            raise SettingsError(f"{network} returned a {type(made).__name__}, expected a torch.nn.Module")
+        return made
+    if network not in NETS:
+        raise unknown_name("network", network, [*NETS, "your_module:function"])
+    settings: dict[str, object] = {}
+    if hidden is not None:
+        units = [_positive(part, "hidden units") for part in hidden.split(",")]
+        settings["hidden"] = units if network == "mlp" else units[0]
+    return make_net(network, shape, heads, settings)
+
+
+def _positive(text: str, what: str) -> int:
+    if not text.strip().isdigit() or int(text) < 1:
+        raise SettingsError(f"expected {what} as positive numbers separated by commas, got {text.strip()!r}")
+    return int(text)
+
+
+def parse_size(text: str) -> int:
+    """Bytes from "2GB", "500 MB" or a plain number.
+
+    >>> parse_size("1.5GB")
+    1500000000
+    """
+    match = re.fullmatch(r"\s*([0-9.]+)\s*([kKmMgGtT]?[bB]?)\s*", text)
+    unit = match.group(2).upper() if match else ""
+    unit = unit if unit in UNITS else f"{unit}B"
+    if match is None or match.group(1).count(".") > 1:
+        raise SettingsError(f"expected a size such as 500MB or 2GB, got {text!r}")
+    return int(float(match.group(1)) * UNITS[unit])
+
+
+def print_plan(console: Console, found: Plan) -> None:
+    """Tables for people."""
+    console.print(
+        f"{found.rows:,} tangents of {found.parameters:,} weights "
+        f"({found.tasks} tasks x {found.memory_per_task} samples x {found.rows_per_sample}), "
+        f"batches of {found.batch_size}",
+        highlight=False,
+    )
+    layers = Table("layer", "weights", "stored as", "bytes a row", "step", box=None, pad_edge=False)
+    for layer in found.layers:
+        step = "adapter" if layer.adapted else "moved directly"
+        layers.add_row(layer.name, f"{layer.parameters:,}", layer.kind, size(layer.bytes_per_row), step)
+    console.print(layers)
+    console.print()
+    ways = Table("way", "memory", "multiply-adds a step", "what it is", box=None, pad_edge=False)
+    for path, cost in found.costs.items():
+        mark = "[bold green]" if path == found.choice else ""
+        ways.add_row(
+            f"{mark}{path}", f"{mark}{size(cost.nbytes)}", f"{mark}{cost.madds / 1e6:,.1f} M", WHAT[path]
+        )
+    console.print(ways)
+    if found.cache_bytes:
+        verdict = "fits" if found.caches else "does not fit the budget"
+        console.print(
+            f"\nCaching the first layer's input kernel for a whole task would take {size(found.cache_bytes)} more "
+            f"and save {found.cache_saves / 1e6:,.1f} M multiply-adds a step: {verdict}.",
+            highlight=False,
+        )
+    for number, line in enumerate(found.advice()):
+        console.print(f"[red]Nothing fits: {line}[/]" if number == 0 else f"  - {line}", highlight=False)

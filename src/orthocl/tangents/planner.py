@@ -1,0 +1,278 @@
+"""Planner: what a memory will cost, before training.
+
+One sample is sent through the real collection, so the plan knows what will really be stored for each layer; the rest
+is the arithmetic of `costs`. Three ways of taking an OGD step are priced, at the memory's final size:
+
+    dense     the published algorithm: an orthonormal basis of m explicit gradients, two passes over it a step
+    project   factors and Cholesky factor; the update is projected (any optimizer)
+    adapter   factors and inverse; linear layers carry the tangent adapter (SGD, momentum, Nesterov)
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import isqrt
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from orthocl.errors import DataError, SettingsError
+from orthocl.nets.heads import MultiHead
+from orthocl.tangents.blocks import Block, Kind
+from orthocl.tangents.cholesky import PANEL as CHOLESKY_PANEL
+from orthocl.tangents.costs import LayerShape, adapter_is_cheaper
+from orthocl.tangents.factors import Variant, collect
+from orthocl.tangents.outer import Factored, Patches
+from orthocl.tangents.symmetric import PANEL as INVERSE_PANEL
+
+Path = Literal["dense", "project", "adapter"]
+# The paths that this library takes; "dense" is there to compare with.
+OURS: tuple[Path, ...] = ("project", "adapter")
+
+
+@dataclass(frozen=True)
+class LayerPlan:
+    """The share of one layer.
+
+    Args:
+        name: its first parameter's name, without ".weight".
+        parameters: protected weights and biases.
+        kind: how its tangents are stored.
+        adapted: whether the adapter path puts an adapter on it (else its weights are moved directly).
+        bytes_per_row: stored per tangent.
+        projection: multiply-adds per tangent of one projection.
+        step: multiply-adds per tangent of one training step on the adapter path.
+        inputs: numbers of one input position, where they are known.
+    """
+
+    name: str
+    parameters: int
+    kind: Kind
+    adapted: bool
+    bytes_per_row: float
+    projection: int
+    step: int
+    inputs: int = 0
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Bytes held during training and multiply-adds per training step, besides those of plain SGD."""
+
+    nbytes: int
+    madds: int
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a memory of `rows` tangents costs.
+
+    Args:
+        rows: tangents in memory after the last task.
+        rows_per_sample: tangents per remembered sample (the number of outputs for variant "all").
+        tasks: tasks of the stream.
+        memory_per_task: samples remembered per task.
+        batch_size: samples per step.
+        layers: one entry per stored block.
+        costs: path -> cost.
+        cache_bytes: what caching the first layer's input kernel for a whole task would add to the adapter
+            path; 0 if unknown or not applicable.
+        cache_saves: multiply-adds per step that the cache saves.
+        budget: bytes that may be used, or None.
+    """
+
+    rows: int
+    rows_per_sample: int
+    tasks: int
+    memory_per_task: int
+    batch_size: int
+    layers: tuple[LayerPlan, ...]
+    costs: Mapping[Path, Cost]
+    cache_bytes: int = 0
+    cache_saves: int = 0
+    budget: int | None = None
+
+    @property
+    def parameters(self) -> int:
+        """Protected weights."""
+        return sum(layer.parameters for layer in self.layers)
+
+    @property
+    def choice(self) -> Path | None:
+        """The cheapest step among the paths that fit the budget, or None if none does."""
+        fitting = [
+            path for path in self.costs if self.budget is None or self.costs[path].nbytes <= self.budget
+        ]
+        return min(fitting, key=lambda path: self.costs[path].madds, default=None)
+
+    @property
+    def leanest(self) -> int:
+        """Bytes of the path that needs least."""
+        return min(self.costs[path].nbytes for path in OURS)
+
+    @property
+    def caches(self) -> bool:
+        """Whether the budget leaves room for the input kernel too."""
+        if self.cache_bytes == 0 or self.choice != "adapter":
+            return False
+        return self.budget is None or self.costs["adapter"].nbytes + self.cache_bytes <= self.budget
+
+    def largest_memory(self) -> int:
+        """The most samples per task that fit the budget (on the leanest path)."""
+        if self.budget is None:
+            return self.memory_per_task
+        linear = sum(layer.bytes_per_row for layer in self.layers) + 4 * CHOLESKY_PANEL
+        # linear m + 4 m^2 <= budget: the Cholesky factor is half of a float64 matrix, and a little.
+        rows = (isqrt(int(linear * linear) + 16 * self.budget) - int(linear)) // 8
+        return int(rows) // (self.tasks * self.rows_per_sample)
+
+    def advice(self) -> list[str]:
+        """What to change if nothing fits the budget; empty if something does."""
+        if self.choice is not None or self.budget is None:
+            return []
+        leanest = self.leanest
+        found = [
+            f"needs {size(leanest)}, {size(leanest - self.budget)} more than the budget of {size(self.budget)}"
+        ]
+        most = self.largest_memory()
+        if most:
+            found.append(f"remember {most} samples per task instead of {self.memory_per_task}")
+        if self.rows_per_sample > 1:
+            found.append(f"remember one output per sample (variant 'gtl') instead of {self.rows_per_sample}")
+        largest = max(self.layers, key=lambda layer: layer.bytes_per_row)
+        found.append("store factors in bfloat16: half of their bytes")
+        found.append(
+            f"leave {largest.name} unprotected and frozen: {size(int(largest.bytes_per_row * self.rows))} less"
+        )
+        return found
+
+    def warning(self, available: int | None = None) -> str | None:
+        """A sentence if the leanest path does not fit in the memory that is available now, else None."""
+        free = available_bytes() if available is None else available
+        leanest = self.leanest
+        if free is None or leanest <= free:
+            return None
+        return (
+            f"remembering {self.memory_per_task} samples for each of {self.tasks} tasks will need "
+            f"{size(leanest)}, and {size(free)} are available: "
+            f"`orthocl.plan(...)` says what to change"
+        )
+
+
+def plan(
+    model: nn.Module,
+    example_input: Tensor,
+    *,
+    tasks: int,
+    memory_per_task: int,
+    batch_size: int = 32,
+    parameters: Mapping[str, nn.Parameter] | None = None,
+    variant: Variant = "gtl",
+    budget: int | None = None,
+    samples_per_task: int | None = None,
+) -> Plan:
+    """What remembering `memory_per_task` samples of each of `tasks` tasks will cost.
+
+    Args:
+        model: the network, with any head selected.
+        example_input: a batch of inputs; only its first sample is used.
+        tasks: tasks of the stream.
+        memory_per_task: samples remembered per task.
+        batch_size: samples per training step.
+        parameters: the protected parameters; by default all that require gradients, but no output heads.
+        variant: which outputs are remembered.
+        budget: bytes that the memory may take.
+        samples_per_task: training samples of a task, to price the cached input kernel.
+
+    >>> from orthocl.nets import MLP
+    >>> found = plan(MLP((1, 32, 32), outputs=10), torch.zeros(1, 1, 32, 32), tasks=15, memory_per_task=100)
+    >>> found.rows, found.choice, found.costs["adapter"].nbytes / found.costs["dense"].nbytes < 0.04
+    (1500, 'adapter', True)
+    """
+    for name, value in (("tasks", tasks), ("memory_per_task", memory_per_task), ("batch_size", batch_size)):
+        if value < 1:
+            raise SettingsError(f"{name} must be at least 1, got {value}")
+    if len(example_input) == 0:
+        raise DataError("expected an example input with at least one sample, got none")
+    protected = protected_parameters(model) if parameters is None else dict(parameters)
+    targets = torch.zeros(1, dtype=torch.long, device=example_input.device)
+    tangents = collect(model, example_input[:1], targets, parameters=protected, variant=variant)
+    rows = tasks * memory_per_task * tangents.rows
+    item = next(iter(protected.values())).element_size()
+    owners = {id(weight): module for module in model.modules() for weight in module.parameters(False)}
+    pixels = example_input[0].numel()
+    layers = tuple(
+        _layer(block, owners.get(id(protected[block.names[0]])), batch_size, tangents.rows, pixels)
+        for block in tangents.blocks
+    )
+    weights = sum(layer.parameters for layer in layers)
+    factors = int(sum(layer.bytes_per_row for layer in layers) * rows)
+    cholesky = _triangle(rows, CHOLESKY_PANEL) * 8
+    projection = sum(layer.projection for layer in layers) * rows
+    costs: dict[Path, Cost] = {
+        "dense": Cost(rows * weights * item, 2 * rows * weights),
+        "project": Cost(factors + cholesky, 2 * projection + 2 * rows**2),
+        # Besides those: half of the inverse, starting weights and witness.
+        "adapter": Cost(
+            factors + cholesky + _triangle(rows, INVERSE_PANEL) * item + 2 * weights * item,
+            sum(layer.step for layer in layers) * rows + rows**2,
+        ),
+    }
+    columns = rows // tangents.rows  # rows of one sample share their input
+    cacheable = layers[0].adapted and layers[0].inputs == pixels
+    samples = samples_per_task if samples_per_task is not None and cacheable else 0
+    return Plan(
+        rows, tangents.rows, tasks, memory_per_task, batch_size, layers, costs,
+        samples * columns * item, batch_size * pixels * columns if samples else 0, budget,
+    )  # fmt: skip
+
+
+def _triangle(rows: int, panel: int) -> int:
+    """Numbers in a triangle stored as panels of rows."""
+    return rows * (rows + panel) // 2
+
+
+def _layer(block: Block, module: nn.Module | None, batch_size: int, logits: int, pixels: int) -> LayerPlan:
+    name = block.names[0].removesuffix(".weight").removesuffix(".bias")
+    projection = 2 * block.parameters
+    adapted, step, inputs = False, projection, 0
+    if isinstance(block, Patches):
+        inputs, outputs = block.width
+        projection = step = 2 * block.positions * inputs * outputs
+    if isinstance(block, Factored) and type(module) is nn.Linear and module is not None:
+        inputs, outputs = module.in_features, module.out_features
+        shape = LayerShape(inputs, outputs, 1, inputs, block.parameters)
+        adapted = adapter_is_cheaper(shape, batch_size)
+        step = shape.adapter(batch_size, first=inputs == pixels) if adapted else projection
+    stored = sum(tensor.numel() * tensor.element_size() for tensor in block.tensors().values())
+    return LayerPlan(name, block.parameters, block.kind, adapted, stored / logits, projection, step, inputs)
+
+
+def protected_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
+    """What is protected unless one says otherwise: all that is trained, except output heads."""
+    heads = {name for name, _ in model.head_parameters()} if isinstance(model, MultiHead) else set()
+    return {n: p for n, p in model.named_parameters() if p.requires_grad and n not in heads}
+
+
+def available_bytes() -> int | None:
+    """Memory that is free on this machine now, or None where the system does not say."""
+    try:
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (ValueError, OSError, AttributeError):
+        return None
+
+
+def size(nbytes: float) -> str:
+    """Bytes for people.
+
+    >>> size(27_300_000)
+    '27.3 MB'
+    """
+    for unit in ("B", "kB", "MB", "GB"):
+        if abs(nbytes) < 1000:
+            return f"{nbytes:.3g} {unit}"
+        nbytes /= 1000
+    return f"{nbytes:.3g} TB"

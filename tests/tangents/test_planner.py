@@ -1,0 +1,139 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from orthocl.cli.plan import app, parse_size
+from orthocl.errors import DataError, SettingsError
+from orthocl.nets import MLP, LeNet, MultiHead
+from orthocl.tangents import Adapter, Subspace, collect, plan
+from orthocl.tangents.costs import LayerShape, adapter_is_cheaper
+
+
+@pytest.mark.parametrize("variant", ["gtl", "all"])
+@pytest.mark.parametrize("name", ["mlp", "lenet"])
+def test_planned_bytes_are_those_of_the_real_memory(name, variant):
+    torch.manual_seed(0)
+    model = MLP((40,), (30, 30), 4) if name == "mlp" else LeNet((3, 8, 8), 50, 4, channels=(5, 6))
+    shape = (40,) if name == "mlp" else (3, 8, 8)
+    parameters = dict(model.named_parameters())
+    samples = 100
+    x, y = torch.randn(samples, *shape), torch.randint(0, 4, (samples,))
+    found = plan(model, x, tasks=5, memory_per_task=20, batch_size=4, variant=variant)
+    subspace = Subspace(parameters)
+    subspace.append(collect(model, x, y, parameters=parameters, variant=variant), 1)
+    assert subspace.rank == found.rows == samples * (4 if variant == "all" else 1)
+    assert found.costs["project"].nbytes == pytest.approx(subspace.nbytes, rel=0.15)
+    adapter = Adapter(model, subspace, parameters, batch_size=4)
+    assert [layer.adapted for layer in found.layers].count(True) == len(adapter.layers)
+    assert found.costs["adapter"].nbytes == pytest.approx(subspace.nbytes + adapter.nbytes, rel=0.3)
+    adapter.remove()
+    assert found.costs["dense"].nbytes == found.rows * sum(p.numel() for p in parameters.values()) * 4
+
+
+def test_multiply_adds_of_the_paper_network():
+    found = plan(
+        MLP((1, 32, 32), outputs=10),
+        torch.zeros(2, 1, 32, 32),
+        tasks=15,
+        memory_per_task=100,
+        samples_per_task=60_000,
+    )
+    assert [layer.kind for layer in found.layers] == ["factored"] * 3
+    assert [layer.adapted for layer in found.layers] == [True, True, False]
+    per_row = 32 * (1024 + 2 * 100) + 32 * 2 * 200 + 2 * 1010
+    assert found.costs["adapter"].madds == 1500 * per_row + 1500**2
+    assert found.costs["dense"].madds == 2 * 1500 * 113_610
+    assert (found.cache_bytes, found.cache_saves) == (60_000 * 1500 * 4, 32 * 1024 * 1500)
+    assert found.choice == "adapter"
+    assert found.caches
+    assert found.advice() == []
+
+
+def test_a_network_whose_dense_basis_would_not_fit_anywhere():
+    with torch.device("meta"):
+        size = sum(p.numel() for p in MLP((3072,), (2000, 2000), 100).parameters())
+    found = plan(MLP((3072,), (2000, 2000), 100), torch.zeros(1, 3072), tasks=30, memory_per_task=100)
+    assert found.parameters == size
+    assert found.costs["dense"].nbytes > 100e9
+    assert found.costs["adapter"].nbytes < 0.5e9
+
+
+def test_advice_names_what_would_fit():
+    model = MLP((30,), (20,), 4)
+    options = {"tasks": 5, "memory_per_task": 50, "variant": "all"}
+    free = plan(model, torch.zeros(1, 30), **options)
+    tight = plan(model, torch.zeros(1, 30), **options, budget=free.costs["project"].nbytes // 2)
+    assert tight.choice is None
+    assert "more than the budget" in tight.advice()[0]
+    assert any("'gtl'" in line for line in tight.advice())
+    most = tight.largest_memory()
+    assert f"remember {most} samples" in tight.advice()[1]
+    options["memory_per_task"] = most
+    assert plan(model, torch.zeros(1, 30), **options, budget=tight.budget).choice is not None
+    options["memory_per_task"] = most + 2
+    assert plan(model, torch.zeros(1, 30), **options, budget=tight.budget).choice is None
+
+
+def test_warning_when_memory_is_short():
+    found = plan(MLP((30,), (20,), 4), torch.zeros(1, 30), tasks=5, memory_per_task=50)
+    assert found.warning(available=10**12) is None
+    assert "available" in str(found.warning(available=1000))
+
+
+def test_heads_and_frozen_layers_are_not_planned():
+    model = MultiHead(MLP((6,), (9, 8)), {"a": 2, "b": 3})
+    model.trunk[1].weight.requires_grad_(False)
+    found = plan(model, torch.zeros(1, 6), tasks=2, memory_per_task=3)
+    assert {layer.name for layer in found.layers} == {"trunk.1", "trunk.4"}
+    assert found.parameters == 9 + 9 * 8 + 8
+
+
+def test_refusals():
+    with pytest.raises(SettingsError, match="tasks must be"):
+        plan(nn.Linear(2, 2), torch.zeros(1, 2), tasks=0, memory_per_task=1)
+    with pytest.raises(DataError, match="at least one sample"):
+        plan(nn.Linear(2, 2), torch.zeros(0, 2), tasks=1, memory_per_task=1)
+
+
+def test_cost_model_rules():
+    wide = LayerShape(1024, 100, 1, 1024, 102_500)
+    assert adapter_is_cheaper(wide, 32)
+    assert not adapter_is_cheaper(wide, 1000)
+    assert not adapter_is_cheaper(LayerShape(100, 10, 1, 100, 1010), 32)
+    assert wide.adapter(32, first=True) - wide.adapter(32, first=True, cached=True) == 32 * 1024
+    assert LayerShape(9, 64, 100, 900, 640, groups=64).choose() == "dense"
+    assert LayerShape(1, 50, 1, 1, 50).choose() == "dense"
+    assert LayerShape(4608, 512, 16, 8192, 2_359_296).choose(logits=10) == "patches"
+
+
+def test_command(capsys):
+    arguments = ["lenet", "--input-shape", "3,32,32", "--hidden", "200", "--tasks", "20", "--multi-head"]
+    with pytest.raises(SystemExit) as done:
+        app(arguments)
+    assert not done.value.code
+    printed = capsys.readouterr().out
+    assert "2,000 tangents of 666,910 weights" in printed
+    assert "trunk.9" in printed
+    with pytest.raises(SystemExit) as done:
+        app([*arguments, "--budget", "30MB"])
+    assert done.value.code == 1
+    assert "Nothing fits" in capsys.readouterr().out
+
+
+def test_command_refuses_nonsense():
+    with pytest.raises(SettingsError, match="did you mean 'lenet'"):
+        app(["lenett", "--input-shape", "3,32,32", "--tasks", "2"])
+    with pytest.raises(SettingsError, match="input shape"):
+        app(["lenet", "--input-shape", "3,x", "--tasks", "2"])
+    with pytest.raises(SettingsError, match="cannot make a model"):
+        app(["nowhere:model", "--input-shape", "3", "--tasks", "2"])
+    with pytest.raises(SettingsError, match="such as 500MB"):
+        parse_size("plenty")
+    assert [parse_size(text) for text in ("10", "2 kB", "1.5GB", "3T")] == [
+        10,
+        2000,
+        1_500_000_000,
+        3 * 10**12,
+    ]
