@@ -55,7 +55,7 @@ STREAMS: dict[str, StreamMaker] = {
     "split-cifar10": StreamMaker("CIFAR-10, two classes per task", "cifar10", split, 5, _classes(2)),
     "split-cifar100": StreamMaker("CIFAR-100, five classes per task", "cifar100", split, 20, _classes(5)),
     "cub200": StreamMaker(
-        "CUB-200 birds, AlexNet features, 20 classes per task", "cub200", split, 10, _classes(20)
+        "CUB-200 birds, AlexNet features, 20 classes per task", "cub200", split, 10, _BIRDS
     ),
     "permuted-mnist-mini": StreamMaker("permuted, embedded subset of MNIST", "mnist-mini", permuted, 15),
     "rotated-mnist-mini": StreamMaker(

@@ -14,7 +14,7 @@ from orthocl.streams.datasets.catalogue import Progress, SourceError
 CONNECT_SECONDS = 5.0
 READ_SECONDS = 30.0
 ATTEMPTS = 3
-CHUNK = 1 << 18
+CHUNK = 1 << 14  # a cut connection loses up to this much
 
 
 @dataclass
@@ -53,6 +53,8 @@ class Resuming:
     def _store(self, response: requests.Response, have: int) -> None:
         announced = response.headers.get("Content-Length", "")
         total = have + int(announced) if announced.isdigit() else None
+        if total is not None and total > self.limit:
+            raise SourceError(f"{response.url}: {total} bytes, more than the expected {self.limit}")
         what = self.partial.name.removesuffix(".partial")
         with self.partial.open("ab" if have else "wb") as stream:
             for chunk in response.iter_content(CHUNK):

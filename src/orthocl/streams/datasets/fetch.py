@@ -94,12 +94,15 @@ def _sources(entry: Entry, data_root: str | Path | None) -> Iterator[tuple[Editi
 
 
 def _install(edition: Edition, staging: Path, folder: Path) -> Path:
+    wrong = []
     for file in edition.files:
         try:
             read_verified(staging / file.name, file)
-        except DataError:
+        except DataError as error:
             (staging / file.name).unlink(missing_ok=True)
-            raise
+            wrong.append(error)
+    if wrong:
+        raise wrong[0]
     folder.mkdir(parents=True, exist_ok=True)
     for file in edition.files:
         os.replace(staging / file.name, folder / file.name)

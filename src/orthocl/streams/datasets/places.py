@@ -121,6 +121,8 @@ def read_verified(path: Path, file: DataFile, others: tuple[Entry, ...] = ()) ->
 
 def read_limited(path: Path, limit: int) -> bytes:
     """Content of a file, plain or .gz, up to one byte beyond `limit`: no surprise fills the memory."""
+    if not path.is_file():
+        raise DataError(f"{path} cannot be read: it is not a file")
     try:
         if path.suffix != ".gz":
             if path.stat().st_size > limit:
