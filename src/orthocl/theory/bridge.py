@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from orthocl.errors import DataError
 from orthocl.nets import use_head
 from orthocl.streams.base import Task
-from orthocl.tangents.factors import Tangents, collect
+from orthocl.tangents import Tangents, collect
 from orthocl.theory.ridge import solve_ridge
 
 Snapshot = Mapping[str, Tensor]
@@ -77,6 +77,13 @@ class BridgeReport:
 
     tasks: tuple[TaskReport, ...]
     pairs: tuple[PairReport, ...]
+
+    def ratio(self) -> float:
+        """The median of measured over predicted mean squared change: 1 if the network were linear."""
+        found = [
+            pair.measured_change / pair.predicted_change for pair in self.pairs if pair.predicted_change > 0
+        ]
+        return float(torch.tensor(found, dtype=torch.float64).median()) if found else float("nan")
 
     def correlation(self) -> float:
         """Pearson correlation between predicted and measured log mean squared changes over all pairs."""
@@ -200,7 +207,7 @@ def _learn(
     cutoff = 1e-12 * float(gram.diagonal().max())
     solved = solve_ridge(gram, residual, ridge, cutoff)
     dissimilarity = float((residual * solved.coefficients).sum()) / len(target)
-    rate = 1 / (float(torch.linalg.eigvalsh(gram)[-1]) + ridge)
+    rate = 1 / (_largest_eigenvalue(gram) + ridge)
     predicted = {
         task: start[task]
         + (reader.tangents(task, every=True).gram(current) @ solved.in_range).reshape(start[task].shape)
@@ -248,6 +255,15 @@ def _report(
         accuracy - _accuracy(reader.outputs(number), reader.labels(number)),
         sum(pair.predicted_drop for pair in pairs if pair.earlier == number),
     )
+
+
+def _largest_eigenvalue(matrix: Tensor, iterations: int = 50) -> float:
+    """By power iteration: two digits are enough to tell a stable learning rate."""
+    vector = torch.ones(len(matrix), dtype=matrix.dtype) / math.sqrt(len(matrix))
+    for _ in range(iterations):
+        vector = matrix @ vector
+        vector = vector / vector.norm().clamp_min(1e-300)
+    return float(vector @ (matrix @ vector))
 
 
 def _change(before: Tensor, after: Tensor) -> float:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from orthocl.errors import DataError, SettingsError, UnsupportedError, unknown_name
 from orthocl.nets import MultiHead
-from orthocl.tangents.factors import Tangents, collect
+from orthocl.tangents import Tangents, collect
 from orthocl.theory.kernels import Kernel, check_memory
 from orthocl.theory.points import Points, PointsLike, as_points, row_chunks
 

@@ -12,8 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from orthocl.errors import SettingsError, TrainingError
-from orthocl.tangents.factors import collect
-from orthocl.tangents.subspace import Subspace
+from orthocl.tangents import Subspace, collect
 from orthocl.theory.recursion import Rule
 
 

@@ -1,0 +1,75 @@
+"""What the theory commands compute on: options, data and kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import torch
+from cyclopts import Parameter
+
+from orthocl.nets import MLP
+from orthocl.streams import make
+from orthocl.theory import EmpiricalNTK, InfiniteWidthNTK, Kernel
+from orthocl.theory.targets import RegressionTask, regression_tasks
+
+
+@Parameter(name="*")
+@dataclass(frozen=True)
+class Setup:
+    """What the theory is computed on."""
+
+    tasks: Annotated[int, Parameter(help="Tasks of the stream to use.")] = 5
+    samples: Annotated[int, Parameter(help="Training samples per task.")] = 100
+    test_samples: Annotated[int, Parameter(help="Test samples per task.")] = 500
+    target: Annotated[str, Parameter(help="parity, one-hot, or a class number against the rest.")] = "parity"
+    kernel: Annotated[Literal["infinite", "empirical"], Parameter(help="Infinitely wide, or a real MLP.")] = (
+        "infinite"
+    )
+    depth: Annotated[int, Parameter(help="Hidden layers.")] = 2
+    width: Annotated[int, Parameter(help="Hidden units of the MLP (empirical kernel).")] = 100
+    bias_variance: Annotated[float, Parameter(help="Of the infinitely wide network.")] = 0.1
+    ridge: Annotated[float, Parameter(help="lambda of the loss.")] = 0.1
+    seed: Annotated[int, Parameter(help="Seed of data and weights.")] = 0
+    data_root: Annotated[Path | None, Parameter(help="Folder of the data sets.")] = None
+
+
+# Other defaults need classes of their own: options given on the command line are filled up from the class.
+@Parameter(name="*")
+@dataclass(frozen=True)
+class OrderSetup(Setup):
+    """What orders are compared on: without ridge, where the search is exact."""
+
+    samples: Annotated[int, Parameter(help="Training samples per task.")] = 30
+    ridge: Annotated[float, Parameter(help="lambda of the loss.")] = 0.0
+
+
+@Parameter(name="*")
+@dataclass(frozen=True)
+class OverlaySetup(Setup):
+    """What networks are trained on: little, since descent runs to convergence."""
+
+    tasks: Annotated[int, Parameter(help="Tasks of the stream to use.")] = 2
+    samples: Annotated[int, Parameter(help="Training samples per task.")] = 30
+    test_samples: Annotated[int, Parameter(help="Test samples where outputs are compared.")] = 100
+    depth: Annotated[int, Parameter(help="Hidden layers.")] = 1
+    ridge: Annotated[float, Parameter(help="lambda of the loss.")] = 1.0
+
+
+def load_tasks(stream: str, setup: Setup) -> list[RegressionTask]:
+    """The stream's tasks with numbers to fit."""
+    made = make(stream, tasks=setup.tasks, seed=setup.seed, data_root=setup.data_root)
+    return regression_tasks(made, setup.samples, setup.target, setup.test_samples, setup.seed)
+
+
+def make_kernel(setup: Setup, tasks: Sequence[RegressionTask]) -> Kernel:
+    """The kernel of these options, for these tasks."""
+    if setup.kernel == "infinite":
+        return InfiniteWidthNTK(setup.depth, bias_variance=setup.bias_variance)
+    outputs = 1 if tasks[0].targets.ndim == 1 else tasks[0].targets.shape[1]
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(setup.seed)
+        model = MLP(tuple(tasks[0].inputs.shape[1:]), hidden=(setup.width,) * setup.depth, outputs=outputs)
+    return EmpiricalNTK(model, "scalar" if outputs == 1 else "all")

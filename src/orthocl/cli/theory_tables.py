@@ -1,0 +1,59 @@
+"""Tables, JSON and progress of the theory commands."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+
+@contextmanager
+def progress_bar(description: str, total: int) -> Iterator[Callable[[int], None]]:
+    """A bar on the error stream; call what it yields with how much is done."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        bar = progress.add_task(description, total=total)
+        yield lambda done: progress.update(bar, completed=done)
+
+
+def emit(title: str, rows: Sequence[dict[str, Any]], extra: dict[str, Any], as_json: bool) -> None:
+    """One table (or one JSON object) for a list of rows, and some further facts."""
+    if as_json:
+        print(json.dumps({"rows": rows, **extra}, indent=2))
+        return
+    console = Console()
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    for name in names:
+        words = any(isinstance(row.get(name), str) for row in rows)
+        table.add_column(name.replace("_", " "), justify="left" if words else "right")
+    for row in rows:
+        table.add_row(*(_cell(row.get(name)) for name in names))
+    console.print(table)
+    for name, value in extra.items():
+        if isinstance(value, (str, int, float)):
+            console.print(f"{name.replace('_', ' ')}: {_cell(value)}", soft_wrap=True)
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:.1e}" if 0 < abs(value) < 1e-3 or abs(value) >= 1e5 else f"{value:.3g}"
+    if isinstance(value, (list, tuple)):
+        return " ".join(str(part) for part in value)
+    return str(value)
+
+
+def number_or_none(value: float) -> float | None:
+    """JSON has no nan."""
+    return None if value != value else value

@@ -1,0 +1,189 @@
+"""Figures of the theory, saved by suffix: .svg, .pdf or .png."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from torch import Tensor
+
+from orthocl.errors import SettingsError, unknown_name
+from orthocl.theory.bridge import BridgeReport
+from orthocl.theory.curriculum import Order
+from orthocl.theory.generalisation import Bound
+from orthocl.theory.overlay import Overlay
+
+SUFFIXES = (".svg", ".pdf", ".png")
+BLUE, ORANGE, GREEN, GREY = "#3b6ea5", "#d9822b", "#4f9d69", "#8a8a8a"
+
+
+def check_path(path: Path) -> None:
+    """Refuse a figure's path before hours of work: wrong suffix, or a folder that is not there."""
+    if path.suffix not in SUFFIXES:
+        raise unknown_name("figure format", path.suffix or str(path), SUFFIXES)
+    if not path.parent.is_dir():
+        raise SettingsError(f"no folder {path.parent} to save {path.name} in: make it first")
+
+
+def save(figure: Figure, path: Path) -> None:
+    """Save a figure in the format of the path's suffix."""
+    check_path(path)
+    FigureCanvasAgg(figure)
+    figure.savefig(
+        path, dpi=150, bbox_inches="tight", metadata={"Date": None} if path.suffix == ".svg" else None
+    )
+
+
+def _figure(columns: int, width: float = 4.2, height: float = 3.2) -> tuple[Figure, list[Axes]]:
+    figure = Figure(figsize=(width * columns, height), layout="constrained")
+    axes = [figure.add_subplot(1, columns, column + 1) for column in range(columns)]
+    for axis in axes:
+        axis.spines[["top", "right"]].set_visible(False)
+    return figure, axes
+
+
+def _heat(axis: Axes, table: Tensor, title: str, digits: int = 2) -> None:
+    image = axis.imshow(table.numpy(), cmap="viridis", aspect="auto")
+    count = table.shape[1]
+    axis.set_xticks(range(count), [str(task + 1) for task in range(count)])
+    axis.set_title(title, fontsize=10)
+    if count <= 8:
+        middle = float(table.max() + table.min()) / 2
+        for row in range(table.shape[0]):
+            for column in range(count):
+                value = float(table[row, column])
+                colour = "black" if value > middle else "white"
+                axis.text(
+                    column, row, f"{value:.{digits}f}", ha="center", va="center", fontsize=7, color=colour
+                )
+    figure = axis.figure
+    figure.colorbar(image, ax=axis, shrink=0.85)
+
+
+def solution_figure(
+    accuracies: Tensor, dissimilarities: Sequence[float], distances: Sequence[float]
+) -> Figure:
+    """Test accuracy of every task after every task, S per task, and the distance from initialisation."""
+    figure, (left, middle, right) = _figure(3)
+    _heat(left, accuracies, "test accuracy in closed form")
+    left.set_yticks(range(len(accuracies)), [str(task) for task in range(len(accuracies))])
+    left.set_xlabel("task")
+    left.set_ylabel("after task")
+    numbers = range(1, len(dissimilarities) + 1)
+    middle.bar(numbers, dissimilarities, color=BLUE)
+    middle.set_title("dissimilarity $S_t$ to what came before", fontsize=10)
+    right.plot(numbers, distances, marker="o", color=ORANGE)
+    right.set_ylim(0, 1.15 * max(*distances, 1e-12))
+    right.set_title(r"distance $\|w_t - w_0\|$", fontsize=10)
+    for axis in (middle, right):
+        axis.set_xticks(list(numbers))
+        axis.set_xlabel("task")
+    return figure
+
+
+def bound_figure(bounds: Sequence[Bound], risks: Sequence[float], errors: Sequence[float]) -> Figure:
+    """The terms of the bound of every task, stacked, with the measured risk."""
+    figure, (axis,) = _figure(1, width=6)
+    numbers = [bound.task for bound in bounds]
+    base = [0.0] * len(bounds)
+    names = list(dict.fromkeys(name for bound in bounds for name in bound.terms))
+    for name, colour in zip(names, (BLUE, ORANGE, GREY, GREEN), strict=False):
+        heights = [bound.terms.get(name, 0.0) for bound in bounds]
+        axis.bar(numbers, heights, bottom=base, label=name, color=colour, width=0.6)
+        base = [low + height for low, height in zip(base, heights, strict=True)]
+    axis.plot(numbers, risks, "k_", markersize=22, markeredgewidth=2, label="measured risk")
+    axis.plot(numbers, errors, "rx", label="measured 0-1 error")
+    axis.axhline(1.0, color="black", linewidth=0.8, linestyle=":")
+    axis.set_xticks(numbers)
+    axis.set_xlabel("task")
+    axis.set_title(
+        f"{bounds[0].form} bound after task {bounds[0].after} (above 1: says nothing)", fontsize=10
+    )
+    axis.legend(fontsize=8, frameon=False)
+    return figure
+
+
+def order_figure(table: Tensor, orders: Sequence[Order]) -> Figure:
+    """Dissimilarities between tasks, and what each order costs."""
+    figure, (left, right) = _figure(2, width=5)
+    _heat(left, table, "dissimilarity $S$ of a task after another", digits=1)
+    left.set_yticks(range(len(table)), ["start", *(str(task) for task in range(1, len(table)))])
+    left.set_xlabel("task")
+    left.set_ylabel("after")
+    names = [f"{order.method}{' (exact)' if order.exact else ''}" for order in orders]
+    colours = [GREEN if order.exact else BLUE for order in orders]
+    right.barh(names, [order.complexity for order in orders], color=colours)
+    right.invert_yaxis()
+    right.set_title("complexity proxy $R_T$ of an order", fontsize=10)
+    return figure
+
+
+def overlay_figure(overlays: Sequence[Overlay]) -> Figure:
+    """Distance to the closed form against width, and outputs of the widest network against it."""
+    figure, (left, right) = _figure(2, width=4.6)
+    widths = [one.width for one in overlays]
+    left.loglog(widths, [one.error for one in overlays], "o-", color=BLUE, label="own kernel at the start")
+    left.loglog(
+        widths, [one.infinite_error for one in overlays], "s-", color=ORANGE, label="infinitely wide kernel"
+    )
+    left.loglog(widths, [one.kernel_error for one in overlays], "^:", color=GREY, label="kernel (relative)")
+    first = overlays[0].error
+    left.loglog(
+        widths,
+        [first * (widths[0] / width) ** 0.5 for width in widths],
+        "k--",
+        linewidth=0.8,
+        label="width$^{-1/2}$",
+    )
+    left.set_xticks(widths, [str(width) for width in widths])
+    left.minorticks_off()
+    left.set_xlabel("width")
+    left.set_title("trained network - closed form (rms)", fontsize=10)
+    left.legend(fontsize=7, frameon=False)
+    last = overlays[-1]
+    for task in range(len(last.trained)):
+        right.scatter(
+            last.predicted[task].numpy(), last.trained[task].numpy(), s=9, label=f"after task {task + 1}"
+        )
+    low, high = float(last.predicted.min()), float(last.predicted.max())
+    right.plot([low, high], [low, high], "k-", linewidth=0.8)
+    right.set_xlabel("closed form")
+    right.set_ylabel("trained network")
+    right.set_title(f"outputs at width {last.width}", fontsize=10)
+    right.legend(fontsize=7, frameon=False)
+    return figure
+
+
+def bridge_figure(report: BridgeReport) -> Figure:
+    """Predicted against measured change of old outputs, and what drifts."""
+    figure, (left, right) = _figure(2, width=4.6)
+    predicted = [pair.predicted_change for pair in report.pairs]
+    measured = [pair.measured_change for pair in report.pairs]
+    left.loglog(predicted, measured, "o", color=BLUE, markersize=4)
+    span = [min(predicted + measured), max(predicted + measured)]
+    left.loglog(span, span, "k-", linewidth=0.8)
+    left.set_xlabel("predicted mean squared change (H / n)")
+    left.set_ylabel("measured")
+    left.set_title(f"old outputs, correlation of logs {report.correlation():.2f}", fontsize=10)
+    numbers = [task.task for task in report.tasks]
+    right.plot(
+        numbers, [task.forgetting for task in report.tasks], "o-", color=ORANGE, label="forgetting, measured"
+    )
+    right.plot(
+        numbers,
+        [task.predicted_forgetting for task in report.tasks],
+        "o--",
+        color=ORANGE,
+        markerfacecolor="white",
+        label="forgetting, predicted for SGD",
+    )
+    right.plot(
+        numbers, [task.tangent_cosine for task in report.tasks], "s-", color=BLUE, label="cosine of tangents"
+    )
+    right.set_xticks(numbers)
+    right.set_xlabel("task")
+    right.legend(fontsize=7, frameon=False)
+    return figure
