@@ -97,11 +97,12 @@ def test_ewc_separate_penalty_and_gradient_equal_the_sum_of_quadratics(make, dat
     for a, b in zip(found, expected, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-12)
     # The value differs from the sum only by a constant: compare differences.
-    first, reference = float(learner.penalty()), float(naive())
+    first, reference = float(learner.penalty().detach()), float(naive().detach())
     with torch.no_grad():
         for p in parameters:
             p *= 1.1
-    assert float(learner.penalty()) - first == pytest.approx(float(naive()) - reference, rel=1e-9)
+    change = float(learner.penalty().detach()) - first
+    assert change == pytest.approx(float(naive().detach()) - reference, rel=1e-9)
 
 
 def test_ewc_online_keeps_one_decayed_quadratic_at_the_latest_weights(make, data, learn):

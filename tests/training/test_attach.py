@@ -130,7 +130,8 @@ def test_momentum_of_the_old_task_does_not_leak_into_the_new_one():
 def test_batch_statistics_are_frozen_after_the_first_task_and_protected():
     layers = (nn.BatchNorm1d(64),)
     frozen = drift(OGD(memory_per_task=24), OPTIMIZERS["sgd"], *layers)
-    moving = drift(OGD(memory_per_task=24), OPTIMIZERS["sgd"], *layers, batch_norm="keep")
+    with pytest.warns(UserWarning, match="batch statistics"):
+        moving = drift(OGD(memory_per_task=24), OPTIMIZERS["sgd"], *layers, batch_norm="keep")
     assert frozen < 2e-2 * drift(SGD(), OPTIMIZERS["sgd"], *layers)
     assert moving > 10 * frozen
 
@@ -166,6 +167,57 @@ def test_refusals_say_why():
         attach(OGD(), model, torch.optim.SGD(model.parameters(), lr=0.1), protect=["encoder"])
     with pytest.raises(SettingsError, match="batch_norm"):
         attach(OGD(), model, torch.optim.SGD(model.parameters(), lr=0.1), batch_norm="froze")
+
+
+def test_a_memory_that_will_not_fit_is_noticed_before_training(monkeypatch):
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    monkeypatch.setattr("orthocl.tangents.planner.available_bytes", lambda: 10_000)
+    with pytest.warns(UserWarning, match=r"each of 50 tasks will need .* are available"):
+        attach(OGD(), model, optimizer, tasks=50, example_input=torch.zeros(1, 4)).detach()
+    learner = attach(OGD(), model, optimizer, tasks=50)
+    with pytest.warns(UserWarning, match="each of 50 tasks"):
+        fit(learner, tasks(1)[0])
+    monkeypatch.setattr("orthocl.tangents.planner.available_bytes", lambda: 10**9)
+    learner.detach()
+    learner = attach(OGD(), model, optimizer, tasks=50, example_input=torch.zeros(1, 4))
+    assert not learner._warned
+
+
+@pytest.mark.parametrize("disturbance", ["none", "clipping", "accumulation", "a batch that is skipped"])
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_the_adapter_takes_the_steps_of_projection_whatever_the_loop_does(disturbance, momentum):
+    generator = torch.Generator().manual_seed(0)
+    data = [
+        TensorDataset(
+            torch.randn(60, 256, generator=generator).double(), torch.randint(3, (60,), generator=generator)
+        )
+        for _ in range(2)
+    ]
+    ends = {}
+    for engine in ("auto", "project"):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(256, 64), nn.Tanh(), nn.Linear(64, 3)).double()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=momentum, dampening=momentum / 2)
+        learner = attach(OGD(memory_per_task=20, engine=engine), model, optimizer)
+        used = False
+        for task in data:
+            with learner.learning(task):
+                used |= learner.method.adapter is not None
+                for start in range(0, 60, 6):
+                    if disturbance == "a batch that is skipped":
+                        cross_entropy(model(task.tensors[0][:3]), task.tensors[1][:3]).backward()
+                    optimizer.zero_grad()
+                    for part in range(2 if disturbance == "accumulation" else 1):
+                        x, y = (t[start + 3 * part : start + 3 * part + 3] for t in task.tensors)
+                        cross_entropy(model(x), y).backward()
+                    if disturbance == "clipping":
+                        nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+                    optimizer.step()
+        assert used == (engine == "auto")
+        ends[engine] = torch.cat([p.detach().reshape(-1) for p in model.parameters()])
+        assert learner.method.watch.report["leak"] < 1e-9
+    torch.testing.assert_close(ends["auto"], ends["project"], rtol=0, atol=1e-9)
 
 
 def test_protect_names_a_part_of_the_model():

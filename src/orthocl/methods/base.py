@@ -65,6 +65,10 @@ class Method:
         """Why this method cannot work on this model, or None if it can."""
         return None
 
+    def foresee(self, learner: Learner, inputs: Tensor) -> str | None:
+        """A warning if the method will need more memory than there is, from one example input; None if not."""
+        return None
+
     def monitor(self, learner: Learner) -> dict[str, float]:
         """Numbers worth recording at the end of a task, such as the rank of the memory."""
         return {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -50,6 +51,8 @@ class Learner:
     batch_norm: Literal["freeze", "keep"] = "freeze"
     task: Task | None = None
     tasks_done: int = 0
+    tasks_expected: int | None = None
+    """How many tasks will come, when somebody knows."""
     batch_size: int | None = None
     """Samples per step, when the loop knows it."""
     on_batch: Callable[[Tensor], None] | None = None
@@ -65,6 +68,7 @@ class Learner:
         self._protected: list[Tensor] = list(self.parameters.values())
         self._gradient: list[Tensor] = []
         self._before: list[Tensor] = []
+        self._warned = False
         self._undo: list[Callable[[], object]] = []
 
     # ---- tasks --------------------------------------------------------------------------------------------
@@ -85,6 +89,7 @@ class Learner:
         before = self.method.state_dict()
         self.enter_task(self._as_task(data, head))
         try:
+            self.foresee(self.current_task.train.inputs(torch.tensor([0])))
             if resumed:
                 self.method.resume_task(self)
             else:
@@ -130,6 +135,13 @@ class Learner:
         original = owner[key] if before is None else before
         owner[key] = value
         self._undo.append(lambda: owner.__setitem__(key, original))
+
+    def foresee(self, inputs: Tensor) -> None:
+        """Warn, once, if the method will need more memory than there is."""
+        warning = None if self._warned else self.method.foresee(self, inputs)
+        if warning:
+            self._warned = True
+            warnings.warn(warning, stacklevel=4)
 
     @property
     def device(self) -> torch.device:

@@ -20,6 +20,7 @@ from orthocl.methods.watch import Watch
 from orthocl.nets.heads import use_head
 from orthocl.tangents.adapter import Adapter
 from orthocl.tangents.factors import Tangents, Variant, collect
+from orthocl.tangents.planner import plan
 from orthocl.tangents.subspace import Subspace
 
 TYPICAL_BATCH = 32
@@ -132,6 +133,8 @@ class OGD(Method):
         if self.engine == "auto" and not adapter.layers:
             adapter.remove()  # no layer gains: project instead
             return
+        if _momentum(learner) is not None:  # as the optimizer: a buffer that exists is not started anew
+            adapter.velocity = torch.zeros_like(adapter.alpha)
         if learner.batch_size is not None and self.input_cache:
             adapter.cache_inputs(learner.current_task.train, budget=self.input_cache)
             learner.on_batch = lambda index: setattr(adapter, "batch_index", index)
@@ -140,17 +143,31 @@ class OGD(Method):
     def remove_adapter(self, learner: Learner) -> None:
         """Fold the adapter into the weights and the momentum, and take it off the model."""
         if self.adapter is not None:
-            buffers = _momentum(learner)
-            if buffers is not None:
-                self.adapter.release_momentum(buffers)
             self.adapter.remove()
             self.adapter, learner.on_batch = None, None
+            if self.subspace is not None:
+                self._project_momentum(learner, self.subspace)  # the adapter held the rest of it
 
     def _project_momentum(self, learner: Learner, subspace: Subspace) -> None:
         """Momentum gathered on earlier tasks would carry the step back into the protected space."""
         buffers = _momentum(learner)
         if buffers is not None:
             torch._foreach_copy_(buffers, subspace.reject(buffers))
+
+    def foresee(self, learner: Learner, inputs: Tensor) -> str | None:
+        """Whether the tangents of all expected tasks will fit in the memory that is free now."""
+        if not self.memory_per_task:
+            return None
+        tasks = learner.tasks_expected or learner.tasks_done + 1
+        found = plan(
+            learner.model,
+            learner.to_model(inputs),
+            tasks=tasks,
+            memory_per_task=self.memory_per_task,
+            parameters=learner.parameters,
+            variant=self.variant,
+        )
+        return found.warning()
 
     def monitor(self, learner: Learner) -> dict[str, float]:
         """Rank and size of the memory, leak, drift of the tangents, largest stable learning rate."""

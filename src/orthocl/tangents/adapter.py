@@ -230,6 +230,7 @@ class Adapter:
         """Undo the protected part of the step that the optimizer has just taken, with the optimizer's settings."""
         if self.tangents is None:
             return
+        self._since_merge += 1  # before the check: if it fails, `merge` still has this step to repair
         if self.checking:
             self._check()
         self._steps += 1
@@ -250,7 +251,6 @@ class Adapter:
             for block, own in self.direct:
                 _add(own, block.combine(change))
         self.gradient.zero_()
-        self._since_merge += 1
         if self._since_merge >= ANCHOR_EVERY:
             self.merge()
 
@@ -274,7 +274,7 @@ class Adapter:
             raise TrainingError(
                 "the gradients of the protected weights are not what their layers' backward passes gave: they "
                 "were clipped, penalised, accumulated or computed past the layers. The tangent adapter is "
-                "exact only without such changes: project the updates instead (adapter=False)"
+                'exact only without such changes: project the gradients instead (engine="project")'
             )
 
     def zero_grad(self) -> None:

@@ -32,6 +32,8 @@ def attach(
     loss: Loss | None = None,
     batch_norm: Literal["freeze", "keep"] = "freeze",
     seed: int = 0,
+    tasks: int | None = None,
+    example_input: Tensor | None = None,
 ) -> Learner:
     """Attach a method to a model and its optimizer; train as always inside `with learner.learning(data):`.
 
@@ -48,6 +50,8 @@ def attach(
         batch_norm: batch statistics that keep moving change old outputs whatever the projection does: "freeze" them
             after the first task, or "keep" them moving.
         seed: seed of the method's own draws, such as which samples it remembers.
+        tasks: how many tasks to expect, so that a memory that will not fit is noticed in time.
+        example_input: a batch of inputs, to notice it now; otherwise it is noticed when the first task begins.
 
     Raises:
         UnsupportedError: if the method cannot keep its promise with this model and optimizer.
@@ -78,10 +82,13 @@ def attach(
         generator=derive_generator("method", seed),
         stage="update" if method.projects and why_not_exact(optimizer, parameters) else "gradient",
         batch_norm=batch_norm,
+        tasks_expected=tasks,
     )
     reason = method.refusal(learner)
     if reason:
         raise UnsupportedError(reason)
+    if example_input is not None:
+        learner.foresee(example_input)
     learner.hooks += [
         optimizer.register_step_pre_hook(_hook(learner.before_step)),
         optimizer.register_step_post_hook(_hook(learner.after_step)),

@@ -127,6 +127,7 @@ def train(
         progress.accuracies.append(_timed(progress, "evaluate", lambda: evaluate(learner.model, stream)))
     for observer in observers:
         observer.on_start(learner, stream, progress)
+    learner.tasks_expected = len(stream)
     for number in range(progress.task, len(stream) + 1):
         task = stream.task(number)
         learner.batch_size = learner.method.batch_size or settings.batch_size
