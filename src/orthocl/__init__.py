@@ -1,6 +1,8 @@
 """Continual learning by orthogonal projection.
 
 Your own loop: `attach`. Methods: `OGD`, `OGDPlus`, `PCAOGD`, `AGEM`, `AGEMNT`, `EWC`, `SI`, `MAS`, `StableSGD`, `SGD`.
+What a memory costs: `plan`. Data: `streams`. Theory: `solve_stream`, `generalisation_bound`, `EmpiricalNTK`,
+`InfiniteWidthNTK`, `linearise`, and the rest in `orthocl.theory`. Experiments: `orthocl.lab`.
 """
 
 from orthocl.methods import (
@@ -21,6 +23,8 @@ from orthocl.methods import (
 )
 from orthocl.metrics import METRICS, AccuracyMatrix
 from orthocl.nets import NETS, MultiHead, make_net
+from orthocl.tangents.planner import plan
+from orthocl.theory import EmpiricalNTK, InfiniteWidthNTK, generalisation_bound, linearise, solve_stream
 from orthocl.training import TrainSettings, attach, evaluate, train
 
 __version__ = "0.1.0"
@@ -38,6 +42,8 @@ __all__ = [
     "SGD",
     "SI",
     "AccuracyMatrix",
+    "EmpiricalNTK",
+    "InfiniteWidthNTK",
     "Learner",
     "Method",
     "MultiHead",
@@ -46,7 +52,11 @@ __all__ = [
     "TrainSettings",
     "attach",
     "evaluate",
+    "generalisation_bound",
+    "linearise",
     "make_method",
     "make_net",
+    "plan",
+    "solve_stream",
     "train",
 ]
