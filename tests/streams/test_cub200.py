@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import hashlib
 import json
 import random
 import shutil
@@ -16,6 +17,7 @@ from orthocl import streams
 from orthocl.errors import DataError
 from orthocl.nets import AlexNet
 from orthocl.streams.datasets import load_cub200
+from orthocl.streams.datasets.catalogue import DataFile
 from orthocl.streams.datasets.cub200 import find_folder, hash_images, load_images, read_index
 from orthocl.streams.datasets.features import LAYERS, extract_features, read_features
 from orthocl.streams.datasets.weights import CONVOLUTIONS, FC6, check_weights, find_weights, read_weights
@@ -303,6 +305,23 @@ def test_a_pth_file_that_is_not_torchvisions_is_not_loaded(tmp_path, monkeypatch
     monkeypatch.setattr(torch, "load", lambda *_, **__: pytest.fail("loaded"))
     with pytest.raises(DataError, match=r"alexnet-owt-7be5be79\.pth has 244408911 bytes, this file only"):
         read_weights(path)
+
+
+def test_torchvisions_file_is_read_as_tensors_only(tmp_path, monkeypatch):
+    path = tmp_path / "alexnet-owt-7be5be79.pth"
+    shapes = {name: tensor.shape for name, tensor in convolutions().items()}
+    torch.save({name: torch.full((1,), 0.5).expand(shape) for name, shape in shapes.items()}, path)
+    content = path.read_bytes()
+    known = DataFile(path.name, len(content), f"sha256:{hashlib.sha256(content).hexdigest()}")
+    monkeypatch.setattr("orthocl.streams.datasets.weights.ALEXNET_FILE", known)
+    np.savez(tmp_path / "alexnet-conv.npz", x=np.zeros(1))
+    assert find_weights(tmp_path) == path
+    weights = read_weights(path)
+    assert weights.layer == "fc6"
+    assert AlexNet.from_torchvision(weights.tensors, weights.layer)(torch.zeros(1, 3, 224, 224)).shape == (
+        1,
+        4096,
+    )
 
 
 def test_without_weights_the_error_says_what_to_do(tmp_path, monkeypatch):

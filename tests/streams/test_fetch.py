@@ -16,7 +16,7 @@ import pytest
 from orthocl.errors import DataError, SettingsError
 from orthocl.streams.datasets import fetch
 from orthocl.streams.datasets.catalogue import DataFile, Edition, Entry, SourceError, no_progress
-from orthocl.streams.datasets.fetch import fetch_entry, writable_root
+from orthocl.streams.datasets.fetching import fetch_entry, writable_root
 from orthocl.streams.datasets.places import contents, find
 from orthocl.streams.datasets.sources import DebianPackage, FoundArchive, NpmPackage, WebArchive, WebFiles
 
@@ -248,6 +248,48 @@ def test_unknown_names_and_unwritable_roots(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(DataError, match="--data-root"):
         writable_root(tmp_path / "file" / "below")
+
+
+def tiny_birds(monkeypatch, web) -> bytes:
+    """An archive in the form of CUB-200-2011 on the local server, in place of the real one."""
+    lists = {
+        "images.txt": "1 001.A/a.jpg\n2 002.B/b.jpg\n",
+        "image_class_labels.txt": "1 1\n2 2\n",
+        "train_test_split.txt": "1 1\n2 0\n",
+        "classes.txt": "1 A\n2 B\n",
+    }
+    files = {
+        **{name: text.encode() for name, text in lists.items()},
+        "images/001.A/a.jpg": b"a",
+        "images/002.B/b.jpg": b"b",
+    }
+    packed = tar("CUB_200_2011", files)
+    web.content["CUB_200_2011.tgz"] = packed
+    module = "orthocl.streams.datasets.fetching"
+    monkeypatch.setattr(f"{module}.CUB_ARCHIVE", DataFile("CUB_200_2011.tgz", len(packed), md5(packed)))
+    monkeypatch.setattr(f"{module}.CUB_URL", f"{web.url}/truncate/CUB_200_2011.tgz")
+    monkeypatch.setattr("orthocl.streams.datasets.cub200.IMAGES", 2)
+    monkeypatch.setattr("orthocl.streams.datasets.cub200.CLASSES", 2)
+    return packed
+
+
+def test_birds_from_the_web(web, tmp_path, monkeypatch):
+    tiny_birds(monkeypatch, web)
+    (tmp_path / "CUB_200_2011").mkdir()
+    (tmp_path / "CUB_200_2011" / "images.txt").write_text("what an earlier copy left")
+    folder = fetch("cub200", tmp_path)
+    assert folder == tmp_path / "CUB_200_2011"
+    assert (folder / "images" / "002.B" / "b.jpg").read_bytes() == b"b"
+    count = len(web.requests)
+    assert fetch("cub200", tmp_path) == folder
+    assert len(web.requests) == count
+
+
+def test_birds_from_an_archive_that_the_user_has(web, tmp_path, monkeypatch):
+    (tmp_path / "CUB_200_2011.tgz").write_bytes(tiny_birds(monkeypatch, web))
+    fetch("cub200", tmp_path)
+    assert (tmp_path / "CUB_200_2011.tgz").exists()
+    assert web.requests == []
 
 
 def test_an_archive_of_birds_is_checked_before_it_is_unpacked(tmp_path):

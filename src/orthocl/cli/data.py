@@ -13,13 +13,13 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from orthocl.errors import DataError, unknown_name
+from orthocl.errors import SettingsError, unknown_name
 from orthocl.nets import AlexNet
 from orthocl.streams.datasets import ENTRIES, data_roots, fetch, status
 from orthocl.streams.datasets.catalogue import Progress as Report
 from orthocl.streams.datasets.cub200 import find_folder, read_index
 from orthocl.streams.datasets.features import extract_features, read_features
-from orthocl.streams.datasets.fetch import writable_root
+from orthocl.streams.datasets.fetching import writable_root
 from orthocl.streams.datasets.weights import find_weights, read_weights
 
 app = cyclopts.App(name="data", help="Data sets: what is where, fetch, prepare.")
@@ -97,7 +97,7 @@ def prepare(
     if name != "cub200":
         raise unknown_name("data set to prepare", name, ["cub200"])
     if batch_size < 1:
-        raise DataError(f"--batch-size must be at least 1, got {batch_size}")
+        raise SettingsError(f"--batch-size must be at least 1, got {batch_size}")
     console = Console()
     index = read_index(find_folder(data_root))
     loaded = read_weights(weights or find_weights(data_root))

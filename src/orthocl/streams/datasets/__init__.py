@@ -7,10 +7,10 @@ from pathlib import Path
 from orthocl.errors import DataError, unknown_name
 from orthocl.streams.datasets.entries import ENTRIES, IMAGES
 from orthocl.streams.datasets.features import FeatureData, find_features, read_features
-from orthocl.streams.datasets.fetch import fetch
+from orthocl.streams.datasets.fetching import fetch
+from orthocl.streams.datasets.inventory import Status, status
 from orthocl.streams.datasets.mini import mnist_mini
 from orthocl.streams.datasets.places import contents, data_roots, find
-from orthocl.streams.datasets.status import Status, status
 from orthocl.streams.images import ImageData
 
 __all__ = [

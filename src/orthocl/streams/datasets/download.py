@@ -106,8 +106,9 @@ def download(
             return
         except (SourceError, requests.RequestException, OSError, ValueError) as error:
             after = partial.stat().st_size if partial.exists() else 0
-            # Trying again helps only a download that moved on, or one that starts anew.
-            if attempt == ATTEMPTS or after == before:
+            # Trying again helps only a connection that was cut, or a download that moved on or starts anew.
+            cut = isinstance(error, requests.exceptions.ChunkedEncodingError)
+            if attempt == ATTEMPTS or (after == before and not cut):
                 raise SourceError(_reason(url, checksum, error)) from error
 
 
@@ -116,6 +117,8 @@ def _reason(url: str, checksum: str, error: Exception) -> str:
         return str(error)
     if isinstance(error, requests.HTTPError) and error.response is not None:
         return f"{url}: the server answered {error.response.status_code} {error.response.reason}"
+    if isinstance(error, requests.exceptions.ChunkedEncodingError):
+        return f"{url}: the connection was cut, {ATTEMPTS} times; what came is kept for the next try"
     if isinstance(error, requests.Timeout):
         return f"{url}: no answer in time"
     if isinstance(error, requests.ConnectionError):

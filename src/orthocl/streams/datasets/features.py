@@ -125,7 +125,7 @@ def read_features(path: Path) -> FeatureData:
     if labels.min() < 0 or labels.max() > 999:
         raise DataError(f"{path}: labels must be from 0, got {labels.min()} to {labels.max()}")
     tensor = torch.from_numpy(features)
-    if not bool(tensor.isfinite().all()):
+    if not all(bool(rows.isfinite().all()) for rows in tensor.split(1024)):  # its temporaries are large
         raise DataError(f"{path}: the features hold NaN or infinite values: prepare them again")
     origin = _origin(path, arrays.get("meta"), features.shape[1])
     names = origin.pop("classes", None)

@@ -55,7 +55,11 @@ def _read(archive: zipfile.ZipFile, name: str, most_bytes: int) -> NDArray[Any]:
         # Before anything of that size is allocated: what the header promises must be what the archive holds.
         if size > most_bytes or size > info.file_size or min(shape, default=1) < 0:
             raise DataError(f"{archive.filename}: {name} of shape {shape} is larger than it can be")
-        content = stream.read(size + 1)
-        if len(content) != size:
-            raise DataError(f"{archive.filename}: {name} holds {len(content)} bytes, its header says {size}")
-    return np.frombuffer(bytearray(content), dtype).reshape(shape, order="F" if fortran else "C")
+        content = bytearray(size)
+        done = 0
+        while done <= size and (piece := stream.read(1 << 20)):
+            content[done : done + len(piece)] = piece
+            done += len(piece)
+        if done != size:
+            raise DataError(f"{archive.filename}: {name} holds other than the {size} bytes of its header")
+    return np.frombuffer(content, dtype).reshape(shape, order="F" if fortran else "C")
