@@ -85,7 +85,9 @@ class Problem:
         settings = {"ridge": self.ridge, "initial": lambda points: self.f0(points.inputs), **settings}
         return solve_stream(self.kernel, self.tasks, **settings)
 
-    def reference(self, rule: str, ridge: float | None = None, memory: list[Tensor] | None = None) -> FeatureForm:
+    def reference(
+        self, rule: str, ridge: float | None = None, memory: list[Tensor] | None = None
+    ) -> FeatureForm:
         return FeatureForm(
             [self.phi(x) for x, _ in self.tasks],
             [y for _, y in self.tasks],

@@ -113,7 +113,9 @@ def test_what_depends_on_the_set_only():
     assert (sgd.learn([1, 2, 3]).outputs[3] - sgd.learn([3, 1, 2]).outputs[3]).abs().max() > 1e-2
 
 
-@pytest.mark.parametrize(("rule", "ridge", "memory"), [("sgd", 0.0, None), ("ogd", 1.0, None), ("ogd", 0.0, 1)])
+@pytest.mark.parametrize(
+    ("rule", "ridge", "memory"), [("sgd", 0.0, None), ("ogd", 1.0, None), ("ogd", 0.0, 1)]
+)
 def test_heuristics_are_never_better_than_brute_force_and_near_it(rule, ridge, memory):
     for seed in range(3):
         curriculum = Curriculum(linear, random_tasks(seed, 5), rule=rule, ridge=ridge, memory=memory)

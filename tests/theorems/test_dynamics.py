@@ -52,10 +52,8 @@ def test_limit_loss_is_the_part_of_the_residual_that_no_kernel_sees(rule, expect
     """Task 2 repeats three inputs with opposite labels (OGD cannot move them: 3 x 2^2), and twice each with
     both labels under SGD (the mean is the best: 6 x 1)."""
     x, y = torch.eye(3, 5), torch.ones(3)
-    if rule == "ogd":
-        tasks = [(x, y), (x, -y)]
-    else:
-        tasks = [(x, y), (torch.cat([x, x]), torch.cat([y, -y]))]
+    second = (x, -y) if rule == "ogd" else (torch.cat([x, x]), torch.cat([y, -y]))
+    tasks = [(x, y), second]
     solution = solve_stream(linear, tasks, rule=rule)
     assert limit_training_loss(solution, 2) == pytest.approx(expected, abs=1e-9)
     rate = 0.9 * min(1.0, solution.max_learning_rate(2))

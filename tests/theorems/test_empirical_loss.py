@@ -53,7 +53,9 @@ def test_corrected_bounds_hold_and_printed_ones_fail():
             for task in (1, 2, 3):
                 measured = empirical_loss(solution, task)
                 assert measured <= empirical_loss_bound(solution, task) * (1 + 1e-9) + 1e-12
-                printed_failures[rule] += measured > printed_empirical_bound(solution, task) * (1 + 1e-9) + 1e-12
+                printed_failures[rule] += (
+                    measured > printed_empirical_bound(solution, task) * (1 + 1e-9) + 1e-12
+                )
     assert printed_failures["sgd"] > 100
     assert printed_failures["ogd"] > 100
 
@@ -94,7 +96,9 @@ def test_printed_ogd_bound_holds_for_all_residuals_iff_the_spectrum_is_above_one
 def test_counterexample_for_sgd():
     """x = 1, y = 1 then -1, lam = 1: 1.5625 > 1.0625."""
     x = torch.ones(1, 1)
-    solution = solve_stream(linear, [(x, torch.tensor([1.0])), (x, torch.tensor([-1.0]))], rule="sgd", ridge=1.0)
+    solution = solve_stream(
+        linear, [(x, torch.tensor([1.0])), (x, torch.tensor([-1.0]))], rule="sgd", ridge=1.0
+    )
     assert empirical_loss(solution, 1) == pytest.approx(1.5625, abs=1e-12)
     assert printed_empirical_bound(solution, 1) == pytest.approx(1.0625, abs=1e-12)
     assert empirical_loss_bound(solution, 1) >= 1.5625

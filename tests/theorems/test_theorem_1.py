@@ -29,7 +29,9 @@ def test_closed_form_is_the_limit_of_projected_descent(problem, rule):
     for task in range(1, 5):
         rate = 0.99 * solution.max_learning_rate(task)
         steps = int(30 / (1 - contraction(solution, task, rate))) + 1
-        iterates = descend(problem, rule, task, start, reference.projectors[task - 1], 0.05, rate, min(steps, 20000))
+        iterates = descend(
+            problem, rule, task, start, reference.projectors[task - 1], 0.05, rate, min(steps, 20000)
+        )
         start = start + iterates[-1]
         assert (start - reference.weights[task]).abs().max() < 1e-9
         outputs = problem.f0(problem.probes) + problem.phi(problem.probes) @ start

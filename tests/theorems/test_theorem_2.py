@@ -37,7 +37,9 @@ def test_everything_in_the_span_of_the_memory_is_kept(problem):
     assert (mixed @ (reference.weights[4] - reference.weights[1])).abs().max() < 1e-10
 
 
-@pytest.mark.parametrize(("optimizer", "kept"), [("sgd", True), ("momentum", True), ("adam", False), ("decay", False)])
+@pytest.mark.parametrize(
+    ("optimizer", "kept"), [("sgd", True), ("momentum", True), ("adam", False), ("decay", False)]
+)
 def test_any_loss_and_momentum_keep_it_adam_and_weight_decay_do_not(problem, off_span, optimizer, kept):
     """The projected gradient of a logistic loss on minibatches, fed to real optimizers."""
     first, (x, y) = problem.phi(problem.tasks[0][0]), problem.tasks[1]
@@ -68,7 +70,9 @@ def test_projected_gradient_is_orthogonal_to_every_memory_gradient(problem):
     for alignment in gradient_alignment(problem.solve(rule="ogd"), task=4):
         assert abs(alignment.projected) < 1e-10
         assert alignment.memory_gradient > 1e-2
-    found = [abs(a.plain) for task in (2, 3, 4) for a in gradient_alignment(problem.solve(rule="ogd"), task=task)]
+    found = [
+        abs(a.plain) for task in (2, 3, 4) for a in gradient_alignment(problem.solve(rule="ogd"), task=task)
+    ]
     assert max(found) > 0.1
     steps = [a.steps for task in (3, 4) for a in gradient_alignment(problem.solve(rule="ogd"), task=task)]
     assert min(steps) < 0.99  # OGD's step is not A-GEM's

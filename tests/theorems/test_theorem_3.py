@@ -79,7 +79,11 @@ def test_4_the_sample_size_of_the_last_task():
     first = math.sqrt(n * 1.0) / n  # S_1 = 1^T (1 1^T)^+ 1 = 1, tr K_1 = n
     printed = 0 + first + 0 + 0 + confidence(1, n)
     assert printed == pytest.approx(0.0051, abs=1e-4)
-    small = [(torch.ones(50, 1), torch.ones(50)), (torch.ones(1, 1), torch.ones(1)), (torch.ones(50, 1), torch.ones(50))]
+    small = [
+        (torch.ones(50, 1), torch.ones(50)),
+        (torch.ones(1, 1), torch.ones(1)),
+        (torch.ones(50, 1), torch.ones(50)),
+    ]
     solution = solve_stream(linear, small, rule="ogd", ridge=0.0)
     assert solution.dissimilarity(1) == pytest.approx(1.0)
     assert solution.dissimilarity(2) + solution.dissimilarity(3) < 1e-12
@@ -136,7 +140,9 @@ def test_terms_of_the_sound_form_by_hand(problem):
     )
     trace = float(problem.kernel(x, x).trace())
     assert bound.terms["complexity"] == pytest.approx(2 * 2 * j * 0.5 * math.sqrt(trace) / 9, rel=1e-9)
-    assert bound.terms["confidence"] == pytest.approx(3 * math.sqrt(math.log(2 * 3 * j * (j + 1) / 0.1) / 18), rel=1e-12)
+    assert bound.terms["confidence"] == pytest.approx(
+        3 * math.sqrt(math.log(2 * 3 * j * (j + 1) / 0.1) / 18), rel=1e-12
+    )
     assert bound.value == pytest.approx(sum(bound.terms.values()))
 
 
@@ -145,8 +151,12 @@ def test_looser_options_never_give_less(problem):
         solution = problem.solve(rule=rule)
         for task in (1, 4):
             exact = generalisation_bound(solution, task=task)
-            assert generalisation_bound(solution, task=task, radius="dissimilarity").value >= exact.value - 1e-12
-            assert generalisation_bound(solution, task=task, empirical="closed-form").value >= exact.value - 1e-9
+            assert (
+                generalisation_bound(solution, task=task, radius="dissimilarity").value >= exact.value - 1e-12
+            )
+            assert (
+                generalisation_bound(solution, task=task, empirical="closed-form").value >= exact.value - 1e-9
+            )
 
 
 def test_terms_of_the_printed_form_by_hand(problem):

@@ -73,7 +73,10 @@ def test_duplicates_and_near_duplicates_are_exact():
     drops = []
     for angle in (1e-6, 1e-7, 1e-8):
         turned = math.cos(angle) * x[0] + math.sin(angle) * direction
-        drops.append(float(InfiniteWidthNTK(1).gram(x[:1], x[:1]) - InfiniteWidthNTK(1).gram(x[:1], turned[None])) / angle)
+        drops.append(
+            float(InfiniteWidthNTK(1).gram(x[:1], x[:1]) - InfiniteWidthNTK(1).gram(x[:1], turned[None]))
+            / angle
+        )
     assert drops[0] == pytest.approx(drops[1], rel=1e-5)
     assert drops[1] == pytest.approx(drops[2], rel=1e-5)
 
@@ -101,7 +104,11 @@ def test_finite_networks_approach_it_as_they_widen(inputs, bias):
     errors = []
     for width in (32, 128, 512):
         relative = [
-            float((EmpiricalNTK(WideMLP(7, width, 2, bias_variance=bias, seed=seed)).gram(inputs) - limit).norm())
+            float(
+                (
+                    EmpiricalNTK(WideMLP(7, width, 2, bias_variance=bias, seed=seed)).gram(inputs) - limit
+                ).norm()
+            )
             for seed in range(4)
         ]
         errors.append(sum(relative) / 4 / float(limit.norm()))

@@ -86,7 +86,7 @@ def solve(
 ) -> None:
     """Learn a stream in closed form: dissimilarities, distances, learning rates, accuracies, drift.
 
-    Columns: S is the dissimilarity to what came before, step and distance are ||w_t - w_{t-1}|| and
+    Columns: S is the dissimilarity to what came before, step and total are ||w_t - w_{t-1}|| and
     ||w_t - w_0||, max lr the largest stable rate, R the task's term of the complexity proxy, mse the error on its
     training points in the end, then and now its test accuracy after its own and after the last task, kept and
     others the largest change since then of remembered and of other training outputs.
@@ -109,7 +109,7 @@ def solve(
                 "task": number,
                 "S": solution.dissimilarity(number),
                 "step": solution.distance(number),
-                "distance": solution.distance_from_initialisation(number),
+                "total": solution.distance_from_initialisation(number),
                 "max_lr": solution.max_learning_rate(number),
                 "R": terms[number - 1],
                 "mse": empirical_loss(solution, number),
@@ -130,7 +130,7 @@ def solve(
     emit(f"{stream}, {rule}, ridge {setup.ridge:g}, {setup.kernel} kernel", rows, extra, json_output)
     if figure is not None:
         dissimilarities = [float(row["S"]) for row in rows]  # type: ignore[arg-type]
-        distances = [float(row["distance"]) for row in rows]  # type: ignore[arg-type]
+        distances = [float(row["total"]) for row in rows]  # type: ignore[arg-type]
         figures.save(figures.solution_figure(accuracies, dissimilarities, distances), figure)
 
 
@@ -168,8 +168,8 @@ def bound(
         outputs = solution.predict(task.test_inputs).reshape(len(task.test_inputs), -1)
         errors = (outputs - task.test_targets.reshape(outputs.shape)).square().sum(1)
         row: dict[str, Any] = {"task": number, **found.terms, "bound": found.value}
-        row["test_risk"] = float(errors.clamp(max=1).mean())
-        row["test_error"] = 1 - accuracy(solution.predict(task.test_inputs), task.test_targets)
+        row["risk"] = float(errors.clamp(max=1).mean())
+        row["error"] = 1 - accuracy(solution.predict(task.test_inputs), task.test_targets)
         if form == "sound":
             row["vacuous"] = found.value >= 1
         else:
@@ -192,7 +192,7 @@ def bound(
             for check in each.failures:
                 print(f"fails: {check.label}: {check.claim}, but {check.actual:.4g} > {check.printed:.4g}")
     if figure is not None:
-        risks, wrong = [row["test_risk"] for row in rows], [row["test_error"] for row in rows]
+        risks, wrong = [row["risk"] for row in rows], [row["error"] for row in rows]
         figures.save(figures.bound_figure(bounds, risks, wrong), figure)
 
 

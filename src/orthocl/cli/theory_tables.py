@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
@@ -30,7 +29,7 @@ def emit(title: str, rows: Sequence[dict[str, Any]], extra: dict[str, Any], as_j
         return
     console = Console()
     names = list(dict.fromkeys(name for row in rows for name in row))
-    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    table = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="bold")
     for name in names:
         words = any(isinstance(row.get(name), str) for row in rows)
         table.add_column(name.replace("_", " "), justify="left" if words else "right")

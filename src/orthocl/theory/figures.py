@@ -158,32 +158,27 @@ def overlay_figure(overlays: Sequence[Overlay]) -> Figure:
 
 
 def bridge_figure(report: BridgeReport) -> Figure:
-    """Predicted against measured change of old outputs, and what drifts."""
-    figure, (left, right) = _figure(2, width=4.6)
+    """Predicted against measured change of old outputs, forgetting, and how far the tangents turned."""
+    figure, (left, middle, right) = _figure(3)
     predicted = [pair.predicted_change for pair in report.pairs]
     measured = [pair.measured_change for pair in report.pairs]
     left.loglog(predicted, measured, "o", color=BLUE, markersize=4)
-    span = [min(predicted + measured), max(predicted + measured)]
-    left.loglog(span, span, "k-", linewidth=0.8)
+    if report.pairs:
+        span = [min(predicted + measured), max(predicted + measured)]
+        left.loglog(span, span, "k-", linewidth=0.8)
     left.set_xlabel("predicted mean squared change (H / n)")
     left.set_ylabel("measured")
     left.set_title(f"old outputs, correlation of logs {report.correlation():.2f}", fontsize=10)
     numbers = [task.task for task in report.tasks]
-    right.plot(
-        numbers, [task.forgetting for task in report.tasks], "o-", color=ORANGE, label="forgetting, measured"
-    )
-    right.plot(
-        numbers,
-        [task.predicted_forgetting for task in report.tasks],
-        "o--",
-        color=ORANGE,
-        markerfacecolor="white",
-        label="forgetting, predicted for SGD",
-    )
-    right.plot(
-        numbers, [task.tangent_cosine for task in report.tasks], "s-", color=BLUE, label="cosine of tangents"
-    )
-    right.set_xticks(numbers)
-    right.set_xlabel("task")
-    right.legend(fontsize=7, frameon=False)
+    middle.plot(numbers, [task.forgetting for task in report.tasks], "o-", color=ORANGE, label="measured")
+    forecast = [task.predicted_forgetting for task in report.tasks]
+    middle.plot(numbers, forecast, "o--", color=ORANGE, markerfacecolor="white", label="predicted for SGD")
+    middle.set_title("accuracy lost on training samples", fontsize=10)
+    middle.legend(fontsize=8, frameon=False)
+    right.plot(numbers, [task.tangent_cosine for task in report.tasks], "s-", color=BLUE)
+    right.set_ylim(0, 1.05)
+    right.set_title("cosine of tangents, own end to last end", fontsize=10)
+    for axis in (middle, right):
+        axis.set_xticks(numbers)
+        axis.set_xlabel("task")
     return figure

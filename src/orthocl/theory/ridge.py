@@ -21,7 +21,8 @@ class RidgeSolution:
 
     Args:
         coefficients: a = (K + lam I)^-1 r, or K^+ r without ridge.
-        in_range: the part of `a` in the range of K: all that the function needs.
+        in_range: what the function is built from: `a`, without its part outside the range of K where the ridge
+            is so small that this part would drown the function in rounding noise.
     """
 
     coefficients: Tensor

@@ -143,6 +143,8 @@ def _groups(
     if labels is None:
         return [(everything, list(chosen))]
     classes = [torch.as_tensor(label).long().flatten() for label in labels]
+    if len(classes) != len(joint.samples):
+        raise DataError(f"expected labels of {len(joint.samples)} tasks, got {len(classes)}")
     outputs = kernel.outputs if kernel.outputs > 1 else columns
     for number, (samples, label) in enumerate(zip(joint.samples, classes, strict=True), start=1):
         if len(label) != samples or not 0 <= int(label.min()) <= int(label.max()) < outputs:

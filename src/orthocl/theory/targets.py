@@ -54,7 +54,8 @@ def regression_tasks(
         seed: of the draw.
 
     >>> from orthocl.streams import from_arrays
-    >>> stream = from_arrays([(torch.zeros(4, 2), torch.tensor([0, 1, 2, 1]))])
+    >>> x, y = torch.zeros(4, 2), torch.tensor([0, 1, 2, 1])
+    >>> stream = from_arrays([(x, y, x, y)])
     >>> regression_tasks(stream, target="parity")[0].targets.sum()
     tensor(0., dtype=torch.float64)
     """

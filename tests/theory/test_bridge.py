@@ -1,0 +1,115 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from orthocl.errors import DataError, SettingsError
+from orthocl.nets import make_net
+from orthocl.streams import from_arrays
+from orthocl.theory import bridge, early_stopping_ridge, linearise, solve_stream
+from orthocl.theory.empirical import EmpiricalNTK
+from orthocl.theory.targets import accuracy, regression_tasks
+from orthocl.training.theory_bridge import train_with_theory
+
+
+def make_stream(tasks=3, samples=12, heads="shared"):
+    generator = torch.Generator().manual_seed(0)
+    data = []
+    for _ in range(tasks):
+        x, y = (
+            torch.randn(samples, 5, generator=generator),
+            torch.randint(0, 3, (samples,), generator=generator),
+        )
+        y[:3] = torch.arange(3)
+        data.append((x, y, x, y))
+    return from_arrays(data, heads=heads)
+
+
+def test_on_a_linear_model_the_predictions_are_exact():
+    """Weights moved by the closed form itself: predicted and measured changes agree, tangents do not turn."""
+    stream = make_stream()
+    net = make_net("mlp", stream.input_shape, stream.heads, {"hidden": [16]}).double()
+    linear = linearise(net)
+    kernel = EmpiricalNTK(net, "all")
+    data = [t.train.samples() for t in stream]
+    tasks = [(x.double(), nn.functional.one_hot(y, 3).double()) for x, y in data]
+    solution = solve_stream(kernel, tasks, rule="sgd", ridge=0.5)
+    tangents = kernel.tangents(solution.points).dense()
+    states = [{name: v.clone() for name, v in linear.state_dict().items()}]
+    total = torch.zeros(tangents.shape[1], dtype=torch.float64)
+    for task in range(1, 4):
+        total = total + tangents.T @ solution.groups[0].recursion.steps[task - 1].span.flatten()
+        parts, start = {}, 0
+        for name, value in states[0].items():
+            parts[name] = total[start : start + value.numel()].reshape(value.shape)
+            start += value.numel()
+        states.append(parts)
+    report = bridge(linear, states, list(stream), ridge=0.5, samples=12)
+    assert len(report.pairs) == 3
+    for pair in report.pairs:
+        assert pair.predicted_change == pytest.approx(pair.measured_change, rel=1e-6)
+        assert pair.predicted_drop == pytest.approx(pair.measured_drop)
+    assert report.ratio() == pytest.approx(1.0, rel=1e-6)
+    for task in report.tasks:
+        assert task.tangent_cosine == pytest.approx(1.0)
+        assert task.tangent_growth == pytest.approx(1.0)
+        assert task.dissimilarity == pytest.approx(solution.dissimilarity(task.task) / 12, rel=1e-6)
+        assert task.forgetting == pytest.approx(task.predicted_forgetting, abs=1e-9)
+        assert task.learning_rate == pytest.approx(solution.max_learning_rate(task.task), rel=0.02)
+    assert all(torch.equal(v, states[0][k]) for k, v in linear.state_dict().items())
+
+
+@pytest.mark.parametrize(("heads", "loss"), [("shared", "squared"), ("per-task", "cross-entropy")])
+def test_a_trained_network(heads, loss):
+    from orthocl.methods import make_method
+    from orthocl.training import TrainSettings
+
+    stream = make_stream(heads=heads)
+    net = make_net("mlp", stream.input_shape, stream.heads, {"hidden": [32]})
+    seen = []
+    report, progress = train_with_theory(
+        net,
+        stream,
+        make_method("sgd"),
+        TrainSettings(epochs=20, batch_size=4, learning_rate=0.05),
+        loss=loss,
+        samples=12,
+        on_theory=seen.append,
+    )
+    assert seen == [1, 2, 3]
+    assert len(progress.accuracies) == 4
+    assert [(pair.task, pair.earlier) for pair in report.pairs] == [(2, 1), (3, 1), (3, 2)]
+    if loss == "squared":
+        assert 0.2 < report.ratio() < 5
+    assert all(0 < task.tangent_cosine <= 1 + 1e-6 for task in report.tasks)
+
+
+def test_early_stopping_is_a_ridge_to_first_order():
+    ridge = early_stopping_ridge(50, 0.1, 200)
+    for curvature in (0.01, 0.05):
+        filtered = 1 - (1 - 0.1 * curvature / 50) ** 200
+        assert filtered == pytest.approx(curvature / (curvature + ridge), rel=0.02)
+
+
+def test_snapshots_must_match():
+    stream = make_stream()
+    net = make_net("mlp", stream.input_shape, stream.heads, {"hidden": [4]})
+    with pytest.raises(DataError, match="snapshots"):
+        bridge(net, [net.state_dict()], list(stream), ridge=1.0)
+
+
+def test_regression_tasks():
+    stream = make_stream()
+    parity, hot, one = (regression_tasks(stream, samples=8, target=t)[0] for t in ("parity", "one-hot", "2"))
+    assert parity.targets.shape == (8,)
+    assert torch.equal(parity.targets, 1.0 - 2.0 * (parity.labels % 2))
+    assert torch.equal(hot.targets.argmax(1), hot.labels)
+    assert torch.equal(one.targets == 1, one.labels == 2)
+    assert torch.equal(parity.inputs, hot.inputs)
+    x, y = torch.zeros(3, 2), torch.tensor([0.5, 1.0, 2.0])
+    plain = regression_tasks(from_arrays([(x, y, x, y)]), samples=3)[0]
+    assert sorted(plain.targets.flatten().tolist()) == [0.5, 1.0, 2.0]
+    with pytest.raises(SettingsError, match="unknown target"):
+        regression_tasks(stream, target="odd")
+    assert accuracy(torch.eye(3), torch.eye(3)) == 1

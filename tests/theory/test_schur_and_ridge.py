@@ -1,0 +1,78 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from orthocl.theory.ridge import solve_ridge
+from orthocl.theory.schur import MemoryFactor, pivoted_cholesky
+
+
+def features(rows, columns, seed=0):
+    return torch.randn(rows, columns, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(5, 9), (9, 5), (1, 1)])
+def test_pivoted_cholesky(rows, columns):
+    phi = features(rows, columns)
+    matrix = phi @ phi.T
+    kept, factor = pivoted_cholesky(matrix, 1e-12 * float(matrix.diagonal().max()))
+    assert len(kept) == min(rows, columns)
+    assert torch.allclose(factor @ factor.T, matrix[kept][:, kept], atol=1e-10)
+    assert torch.equal(factor, factor.tril())
+    # All other rows lie in the span of the kept ones.
+    white = torch.linalg.solve_triangular(factor, matrix[kept], upper=False)
+    assert (matrix - white.T @ white).abs().max() < 1e-9
+
+
+def test_zero_matrix_keeps_nothing():
+    kept, factor = pivoted_cholesky(torch.zeros(3, 3, dtype=torch.float64), 1e-12)
+    assert len(kept) == 0
+    assert factor.shape == (0, 0)
+
+
+def test_growing_factor_equals_a_projector():
+    pieces = [features(4, 20, 1), features(3, 20, 2), features(5, 20, 3)]
+    pieces[1] = torch.cat([pieces[1], pieces[0][:2], pieces[1][:1] + pieces[0][:1]])  # dependent rows
+    factor, memory = MemoryFactor(), torch.zeros(0, 20, dtype=torch.float64)
+    x = features(6, 20, 4)
+    for piece in pieces:
+        white = factor.whiten(memory @ piece.T)
+        effective = piece @ piece.T - white.T @ white
+        kept = factor.append(effective, white, 1e-10)
+        memory = torch.cat([memory, piece[kept]])
+        v = factor.whiten(memory @ x.T)
+        basis = torch.linalg.qr(memory.T)[0]
+        projected = x - x @ basis @ basis.T
+        assert torch.allclose(x @ x.T - v.T @ v, projected @ projected.T, atol=1e-11)
+        # unwhiten gives the weights of the projection on the memory's rows
+        weights = factor.unwhiten(v)
+        assert torch.allclose((memory.T @ weights).T, x - projected, atol=1e-10)
+    assert factor.rank == 12
+    first = factor.whiten(memory[:4] @ x.T, blocks=1)
+    assert torch.allclose(
+        first, torch.linalg.solve_triangular(factor.blocks[0][1], memory[:4] @ x.T, upper=False)
+    )
+
+
+@pytest.mark.parametrize("ridge", [0.0, 1e-9, 0.3])
+@pytest.mark.parametrize("rank", [3, 8])
+def test_ridge_against_an_eigendecomposition(ridge, rank):
+    phi = features(8, rank)
+    matrix, r = phi @ phi.T, features(8, 2, 5)
+    found = solve_ridge(matrix, r, ridge, 1e-12 * float(matrix.diagonal().max()))
+    assert torch.allclose(
+        matrix @ found.in_range + ridge * found.coefficients, _seen(matrix, r, ridge), atol=1e-6
+    )
+    values, vectors = torch.linalg.eigh(matrix)
+    scale = torch.where(values > 1e-9, 1 / (values + ridge), 0.0)
+    expected = vectors @ (scale[:, None] * (vectors.T @ r))
+    assert torch.allclose(matrix @ found.in_range, matrix @ expected, atol=1e-8)
+    if ridge < 1e-6:
+        assert torch.allclose(found.in_range, expected, atol=1e-7)
+
+
+def _seen(matrix, r, ridge):
+    """(K + lam) a = r where there is a ridge; without one, the part of r in the range of K."""
+    if ridge > 0:
+        return r
+    return matrix @ torch.linalg.pinv(matrix, rtol=1e-10) @ r

@@ -1,0 +1,104 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from orthocl.cli.theory import app
+from orthocl.errors import SettingsError
+
+SMALL = ["--tasks", "2", "--samples", "12", "--test-samples", "20"]
+
+
+def run(capsys, *arguments):
+    app([*arguments, "--json"], result_action="return_value")
+    return json.loads(capsys.readouterr().out)
+
+
+def test_solve(capsys, tmp_path):
+    figure = tmp_path / "solve.svg"
+    found = run(capsys, "solve", *SMALL, "--figure", str(figure))
+    assert [row["task"] for row in found["rows"]] == [1, 2]
+    assert found["rows"][0]["kept"] < 1e-9
+    assert figure.read_text().startswith("<?xml")
+    other = run(
+        capsys,
+        "solve",
+        *SMALL,
+        "--rule",
+        "sgd",
+        "--target",
+        "one-hot",
+        "--kernel",
+        "empirical",
+        "--width",
+        "8",
+    )
+    assert other["rows"][0]["kept"] is None
+    assert other["rows"][0]["others"] > 1e-3
+
+
+@pytest.mark.parametrize("form", ["sound", "printed"])
+def test_bound(capsys, tmp_path, form):
+    found = run(capsys, "bound", *SMALL, "--form", form, "--figure", str(tmp_path / "bound.pdf"))
+    for row in found["rows"]:
+        parts = [
+            row[name] for name in ("empirical", "regularisation", "complexity", "confidence") if name in row
+        ]
+        assert row["bound"] == pytest.approx(sum(parts))
+    assert len(found["checks"]) == (6 if form == "printed" else 0)
+    assert (tmp_path / "bound.pdf").stat().st_size > 1000
+
+
+def test_order(capsys, tmp_path):
+    found = run(capsys, "order", "--tasks", "4", "--samples", "8", "--figure", str(tmp_path / "order.png"))
+    best, *others = found["rows"]
+    assert best["exact"]
+    assert all(row["R_T"] >= best["R_T"] * (1 - 1e-9) for row in others)
+    assert found["AABB"] == pytest.approx(found["ABAB"])
+    assert len(found["dissimilarity"]) == 5
+
+
+def test_overlay(capsys, tmp_path):
+    figure = tmp_path / "overlay.svg"
+    found = run(capsys, "overlay", *SMALL, "--widths", "16", "64", "--steps", "20", "--figure", str(figure))
+    assert [row["width"] for row in found["rows"]] == [16, 64]
+    assert figure.exists()
+
+
+def test_bridge(capsys, tmp_path):
+    figure = tmp_path / "bridge.svg"
+    found = run(
+        capsys,
+        "bridge",
+        "--tasks",
+        "3",
+        "--train-size",
+        "40",
+        "--samples",
+        "20",
+        "--epochs",
+        "2",
+        "--figure",
+        str(figure),
+    )
+    assert len(found["pairs"]) == 3
+    assert figure.exists()
+
+
+def test_tables_fit_a_terminal(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    app(["solve", *SMALL], result_action="return_value")
+    app(["bound", *SMALL, "--form", "printed"], result_action="return_value")
+    text = capsys.readouterr().out
+    assert "…" not in text
+    assert max(len(line) for line in text.splitlines() if not line.startswith("fails")) <= 80
+
+
+def test_mistakes_come_before_the_work(tmp_path):
+    with pytest.raises(SettingsError, match="figure format"):
+        app(["solve", "--figure", str(tmp_path / "x.gif")], result_action="return_value")
+    with pytest.raises(SettingsError, match="no folder"):
+        app(["order", "--figure", str(tmp_path / "no" / "x.svg")], result_action="return_value")
+    with pytest.raises(SettingsError, match="one output"):
+        app(["overlay", "--target", "one-hot"], result_action="return_value")
