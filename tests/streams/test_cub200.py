@@ -136,6 +136,23 @@ def test_grey_and_damaged_images(birds):
         hash_images(read_index(birds, complete=False))
 
 
+def test_fuzz_images(birds):
+    path = birds / "images" / "001.Bird" / "bird_1.jpg"
+    noise = np.random.RandomState(0).randint(0, 256, (40, 50, 3), dtype=np.uint8)
+    for save in ("JPEG", "PNG", "GIF"):
+        Image.fromarray(noise).save(path, save)
+        stored, draw = path.read_bytes(), random.Random(0)
+        for _ in range(60):
+            changed = bytearray(stored)
+            for _ in range(draw.choice([1, 3, 20])):
+                changed[draw.randrange(draw.choice([30, 200, len(changed)]))] = draw.randrange(256)
+            path.write_bytes(changed[: draw.choice([len(changed), draw.randrange(len(changed))])])
+            try:
+                assert load_images([path]).isfinite().all()
+            except DataError:
+                continue
+
+
 def test_features_are_kept_and_read(birds, tmp_path):
     path = extract(birds, tmp_path)
     data = read_features(path)

@@ -236,6 +236,20 @@ def test_debian_package_downloaded_but_not_installed(tmp_path, clients):
     check_complete(tmp_path / "root", made)
 
 
+def test_a_full_disk_is_a_reason_like_any_other(web, tmp_path):
+    class Full:
+        label = "full disk"
+
+        def deliver(self, edition, staging, progress):
+            raise OSError(28, "No space left on device")
+
+    made = entry(Full(), gzipped_web(web))
+    fetch_entry(made, tmp_path)
+    check_complete(tmp_path, made)
+    with pytest.raises(DataError, match="No space left"):
+        fetch_entry(entry(Full()), tmp_path / "other")
+
+
 def test_found_archive_is_checked_like_any_source(tmp_path):
     (tmp_path / "x.tgz").write_bytes(tar("Set/raw", {"one": FILES["one"]}))
     with pytest.raises(SourceError, match="does not hold Set/raw/two"):

@@ -28,7 +28,7 @@ from orthocl.streams.datasets.entries import CIFAR10, CIFAR100, ENTRIES, FASHION
 from orthocl.streams.datasets.idx import parse_idx
 from orthocl.streams.datasets.mnist import mnist_from_idx
 from orthocl.streams.datasets.npz import read_npz
-from orthocl.streams.datasets.places import contents, data_roots, find, read_verified
+from orthocl.streams.datasets.places import contents, data_roots, find, find_verified, read_verified
 
 
 def idx(array: np.ndarray) -> bytes:
@@ -230,6 +230,30 @@ def test_a_pickle_is_not_even_parsed_unless_its_checksum_is_known(tmp_path, monk
         load("cifar100", tmp_path)
 
 
+def test_a_good_copy_is_found_behind_a_damaged_one(tmp_path, small_mnist, monkeypatch):
+    entry = entry_of("mnist", small_mnist, mnist_from_idx)
+    put(tmp_path / "first" / "mnist", {**small_mnist, "train-labels-idx1-ubyte": b"damaged"})
+    put(tmp_path / "second" / "mnist", small_mnist)
+    monkeypatch.setattr(
+        "orthocl.streams.datasets.places.data_roots", lambda _: [tmp_path / "first", tmp_path / "second"]
+    )
+    place, files = find_verified(entry)
+    assert place.folder == tmp_path / "second" / "mnist"
+    assert files == small_mnist
+    (tmp_path / "second" / "mnist" / "t10k-labels-idx1-ubyte").unlink()
+    with pytest.raises(DataError, match=r"first.*truncated, damaged"):
+        find_verified(entry)
+
+
+def test_without_a_published_checksum_the_size_must_fit(tmp_path):
+    (tmp_path / "x").write_bytes(b"123")
+    assert read_verified(tmp_path / "x", DataFile("x", 3, "")) == b"123"
+    with pytest.raises(DataError, match="this file only 3"):
+        read_verified(tmp_path / "x", DataFile("x", 4, ""))
+    assert not CIFAR100.editions[1].verifiable
+    assert CIFAR100.editions[0].verifiable
+
+
 def test_unreadable_paths(tmp_path):
     file = DataFile("x", 3, "")
     with pytest.raises(DataError, match="cannot be read"):
@@ -283,7 +307,7 @@ def test_fuzz_verified_files(tmp_path, small_mnist, compress):
     for name, content in small_mnist.items():
         path = tmp_path / "mnist" / (f"{name}.gz" if compress else name)
         stored = path.read_bytes()
-        for mutated in mutations(stored, draw, 200):
+        for mutated in mutations(stored, draw, 80):
             path.write_bytes(mutated)
             try:
                 assert contents(find(entry, tmp_path))[name] == content  # a gzip header may change harmlessly

@@ -10,7 +10,7 @@ from orthocl.streams.datasets.features import FeatureData, find_features, read_f
 from orthocl.streams.datasets.fetching import fetch
 from orthocl.streams.datasets.inventory import Status, status
 from orthocl.streams.datasets.mini import mnist_mini
-from orthocl.streams.datasets.places import contents, data_roots, find
+from orthocl.streams.datasets.places import data_roots, find_verified
 from orthocl.streams.images import ImageData
 
 __all__ = [
@@ -41,10 +41,10 @@ def load(name: str, data_root: str | Path | None = None) -> ImageData:
     entry = next((each for each in IMAGES if each.name == name), None)
     if entry is None:
         raise unknown_name("image data set", name, ["mnist-mini", *(each.name for each in IMAGES)])
-    place = find(entry, data_root)
+    place, files = find_verified(entry, data_root, IMAGES)
     if place.edition.read is None:
         raise DataError(f"{name} in {place.folder} cannot be read as images")
-    return place.edition.read(contents(place, IMAGES))
+    return place.edition.read(files)
 
 
 def load_cub200(data_root: str | Path | None = None, layer: str | None = None) -> FeatureData:

@@ -16,7 +16,7 @@ from orthocl.streams.datasets.catalogue import Edition, Entry, Progress, Source,
 from orthocl.streams.datasets.cub200 import FOLDER, cub_expectation, find_folder, read_index
 from orthocl.streams.datasets.download import download
 from orthocl.streams.datasets.entries import CUB200, CUB_ARCHIVE, CUB_URL, ENTRIES
-from orthocl.streams.datasets.places import contents, data_roots, expectation, find, read_verified
+from orthocl.streams.datasets.places import data_roots, expectation, find_verified, read_verified
 from orthocl.streams.datasets.sources import FoundArchive
 
 STAGING = ".fetching"
@@ -47,9 +47,7 @@ def fetch(name: str, data_root: str | Path | None = None, progress: Progress = n
 def fetch_entry(entry: Entry, data_root: str | Path | None = None, progress: Progress = no_progress) -> Path:
     """Fetch one entry of files; what is there and verified is left alone."""
     try:
-        place = find(entry, data_root)
-        contents(place)
-        return place.folder
+        return find_verified(entry, data_root)[0].folder
     except DataError:
         pass  # missing or damaged: that is what fetching is for
     root = writable_root(data_root)
@@ -60,7 +58,7 @@ def fetch_entry(entry: Entry, data_root: str | Path | None = None, progress: Pro
         try:
             source.deliver(edition, staging, progress)
             return _install(edition, staging, root / edition.folders[0])
-        except DataError as error:
+        except (DataError, OSError) as error:
             reasons.append(
                 f"  {error}" if str(error).startswith(source.label) else f"  {source.label}: {error}"
             )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import os
 import zlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -43,10 +44,32 @@ def find(entry: Entry, data_root: str | Path | None = None) -> Place:
     Raises:
         DataError: when there is none; it says which files are expected where, and how to get them.
     """
-    for place in _places(entry, data_root):
-        if all(_path(place, file) for file in place.edition.files):
-            return place
-    raise DataError(expectation(entry, data_root))
+    place = next(_complete(entry, data_root), None)
+    if place is None:
+        raise DataError(expectation(entry, data_root))
+    return place
+
+
+def find_verified(
+    entry: Entry, data_root: str | Path | None = None, others: tuple[Entry, ...] = ()
+) -> tuple[Place, dict[str, bytes]]:
+    """The first complete edition whose files are the published ones, and their contents by file name.
+
+    Args:
+        entry: the data set.
+        data_root: as everywhere.
+        others: entries whose files may have been put there by mistake: the error then says so.
+
+    Raises:
+        DataError: when there is none: what is wrong with the first complete one, or what is missing.
+    """
+    first: DataError | None = None
+    for place in _complete(entry, data_root):
+        try:
+            return place, contents(place, others)
+        except DataError as error:
+            first = first or error
+    raise first or DataError(expectation(entry, data_root))
 
 
 def expectation(entry: Entry, data_root: str | Path | None = None, *, fetched: bool = False) -> str:
@@ -152,6 +175,12 @@ def _places(entry: Entry, data_root: str | Path | None) -> list[Place]:
         for edition in entry.editions
         for folder in edition.folders
     ]
+
+
+def _complete(entry: Entry, data_root: str | Path | None) -> Iterator[Place]:
+    for place in _places(entry, data_root):
+        if all(_path(place, file) for file in place.edition.files):
+            yield place
 
 
 def _path(place: Place, file: DataFile) -> Path | None:
