@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pooch
-import requests
 
 from orthocl.streams.datasets.catalogue import Progress, SourceError
+
+if TYPE_CHECKING:
+    import requests  # imported where it is used: that takes a tenth of a second, and most runs download nothing
 
 CONNECT_SECONDS = 5.0
 READ_SECONDS = 30.0
@@ -33,6 +36,8 @@ class Resuming:
         os.replace(self.partial, output_file)
 
     def _receive(self, url: str) -> None:
+        import requests
+
         have = self.partial.stat().st_size if self.partial.exists() else 0
         headers = {"Accept-Encoding": "identity"}
         if have:
@@ -94,6 +99,8 @@ def download(
     Raises:
         SourceError: when the source cannot be reached, or sends something else.
     """
+    import requests
+
     partial = target.with_name(f"{target.name}.partial")
     downloader = Resuming(partial, limit, progress, connect_seconds, read_seconds)
     pooch.get_logger().setLevel("WARNING")  # the caller shows progress its own way
@@ -113,6 +120,8 @@ def download(
 
 
 def _reason(url: str, checksum: str, error: Exception) -> str:
+    import requests
+
     if isinstance(error, SourceError):
         return str(error)
     if isinstance(error, requests.HTTPError) and error.response is not None:
