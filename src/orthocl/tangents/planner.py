@@ -26,7 +26,6 @@ from orthocl.tangents.cholesky import PANEL as CHOLESKY_PANEL
 from orthocl.tangents.costs import LayerShape, adapter_is_cheaper
 from orthocl.tangents.factors import Variant, collect
 from orthocl.tangents.outer import Factored, Patches
-from orthocl.tangents.symmetric import PANEL as INVERSE_PANEL
 
 Path = Literal["dense", "project", "adapter"]
 # The paths that this library takes; "dense" is there to compare with.
@@ -102,10 +101,8 @@ class Plan:
 
     @property
     def choice(self) -> Path | None:
-        """The cheapest step among the paths that fit the budget, or None if none does."""
-        fitting = [
-            path for path in self.costs if self.budget is None or self.costs[path].nbytes <= self.budget
-        ]
+        """The cheapest step among this library's paths that fit the budget, or None if none does."""
+        fitting = [path for path in OURS if self.budget is None or self.costs[path].nbytes <= self.budget]
         return min(fitting, key=lambda path: self.costs[path].madds, default=None)
 
     @property
@@ -210,14 +207,14 @@ def plan(
     )
     weights = sum(layer.parameters for layer in layers)
     factors = int(sum(layer.bytes_per_row for layer in layers) * rows)
-    cholesky = _triangle(rows, CHOLESKY_PANEL) * 8
+    cholesky = 4 * rows * (rows + CHOLESKY_PANEL)
     projection = sum(layer.projection for layer in layers) * rows
     costs: dict[Path, Cost] = {
         "dense": Cost(rows * weights * item, 2 * rows * weights),
         "project": Cost(factors + cholesky, 2 * projection + 2 * rows**2),
-        # Besides those: half of the inverse, starting weights and witness.
+        # Besides those: three quarters of the inverse, and the starting weights.
         "adapter": Cost(
-            factors + cholesky + _triangle(rows, INVERSE_PANEL) * item + 2 * weights * item,
+            factors + cholesky + 3 * rows**2 * item // 4 + weights * item,
             sum(layer.step for layer in layers) * rows + rows**2,
         ),
     }
@@ -228,11 +225,6 @@ def plan(
         rows, tangents.rows, tasks, memory_per_task, batch_size, layers, costs,
         samples * columns * item, batch_size * pixels * columns if samples else 0, budget,
     )  # fmt: skip
-
-
-def _triangle(rows: int, panel: int) -> int:
-    """Numbers in a triangle stored as panels of rows."""
-    return rows * (rows + panel) // 2
 
 
 def _layer(block: Block, module: nn.Module | None, batch_size: int, logits: int, pixels: int) -> LayerPlan:

@@ -1,32 +1,31 @@
-"""A symmetric matrix stored once: lower panels of rows, each used for both of its triangles."""
+"""A symmetric matrix of which one quarter is not stored."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-# Rows per panel.
-PANEL = 256
-
 
 class SymmetricMatrix:
-    """A symmetric matrix in a little more than half its storage, for products with vectors.
+    """A symmetric matrix for products with vectors, as lower panels: rows start..end up to column end.
 
-    A product with a vector is limited by how fast the matrix can be read. Each panel, rows start..end up to
-    column end, is read once and used twice while it is in the cache.
+    What is left of the diagonal blocks is used for both triangles. Two panels are the default, three quarters
+    of the storage: more panels store less, but a product, which is limited by how fast the matrix can be
+    read, then takes longer than with the whole matrix.
 
     >>> matrix = torch.tensor([[2.0, 1.0], [1.0, 3.0]])
     >>> SymmetricMatrix(matrix, panel=1) @ torch.tensor([1.0, 1.0])
     tensor([3., 4.])
     """
 
-    def __init__(self, matrix: Tensor, panel: int = PANEL):
+    def __init__(self, matrix: Tensor, panel: int | None = None):
         self.size, self.dtype = len(matrix), matrix.dtype
+        step = panel or max(1, -(-self.size // 2))
         self._vector, self._result = matrix.new_zeros(self.size), matrix.new_zeros(self.size)
         self._panels: list[tuple[Tensor, ...]] = []
         # The views are made once: making them costs as much as the product with a small panel.
-        for start in range(0, self.size, panel):
-            end = min(start + panel, self.size)
+        for start in range(0, self.size, step):
+            end = min(start + step, self.size)
             rows = matrix[start:end, :end].clone()
             views = self._vector[:end], self._vector[start:end], self._result[start:end], self._result[:start]
             self._panels.append((rows, rows[:, :start].t(), *views))
