@@ -250,6 +250,20 @@ def test_a_full_disk_is_a_reason_like_any_other(web, tmp_path):
         fetch_entry(entry(Full()), tmp_path / "other")
 
 
+def test_what_another_process_fetched_meanwhile_is_taken(tmp_path):
+    class Overtaken:
+        label = "overtaken"
+
+        def deliver(self, edition, staging, progress):
+            folder = tmp_path / "Set" / "raw"
+            folder.mkdir(parents=True)
+            for name, content in FILES.items():
+                (folder / name).write_bytes(content)
+            raise FileNotFoundError(2, "No such file or directory", "staging")
+
+    assert fetch_entry(entry(Overtaken()), tmp_path) == tmp_path / "Set" / "raw"
+
+
 def test_found_archive_is_checked_like_any_source(tmp_path):
     (tmp_path / "x.tgz").write_bytes(tar("Set/raw", {"one": FILES["one"]}))
     with pytest.raises(SourceError, match="does not hold Set/raw/two"):

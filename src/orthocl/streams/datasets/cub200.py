@@ -13,7 +13,7 @@ from PIL import Image
 from torch import Tensor
 
 from orthocl.errors import DataError
-from orthocl.streams.datasets.catalogue import Progress, no_progress
+from orthocl.streams.datasets.catalogue import EMBEDDED, Progress, no_progress
 from orthocl.streams.datasets.places import ENVIRONMENT, data_roots, read_limited
 
 FOLDER = "CUB_200_2011"
@@ -62,9 +62,9 @@ def cub_expectation(data_root: str | Path | None = None) -> str:
         f"cub200 (Caltech-UCSD Birds-200-2011) is not in {' or '.join(map(str, roots))}.\n"
         f"Expected: {roots[0] / FOLDER} with images.txt, image_class_labels.txt, train_test_split.txt, "
         f"classes.txt and images/, as in CUB_200_2011.tgz (md5:97eceeb196236b17998738112f37df78).\n"
-        "Get it with `orthocl data fetch cub200`, or copy it there from "
+        "Get it with `orthocl data fetch cub200` (which also unpacks CUB_200_2011.tgz in that folder), or copy it from "
         "https://data.caltech.edu/records/65de6-vp158\n"
-        f"Another folder: --data-root FOLDER or ${ENVIRONMENT}."
+        f"Another folder: --data-root FOLDER or ${ENVIRONMENT}. Without it, {EMBEDDED}."
     )
 
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from orthocl.errors import DataError
-from orthocl.streams.datasets.catalogue import Progress, no_progress
+from orthocl.streams.datasets.catalogue import EMBEDDED, Progress, no_progress
 from orthocl.streams.datasets.cub200 import CubIndex, hash_images, load_images
 from orthocl.streams.datasets.npz import read_npz
 from orthocl.streams.datasets.places import ENVIRONMENT, data_roots
@@ -95,7 +95,7 @@ def find_features(data_root: str | Path | None = None, layer: str | None = None)
         f"Expected: {roots[0] / 'features'}/cub200-alexnet-LAYER-*.npz, or the file in the folder above, with the "
         "arrays features (11788, 4096 or 9216), labels (0 to 199) and train (bool).\n"
         "Make it with `orthocl data prepare cub200` (after `orthocl data fetch cub200` and `orthocl data fetch "
-        f"alexnet`). Another folder: --data-root FOLDER or ${ENVIRONMENT}."
+        f"alexnet`). Another folder: --data-root FOLDER or ${ENVIRONMENT}. Without it, {EMBEDDED}."
     )
 
 

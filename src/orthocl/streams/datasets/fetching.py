@@ -63,6 +63,8 @@ def fetch_entry(entry: Entry, data_root: str | Path | None = None, progress: Pro
                 f"  {error}" if str(error).startswith(source.label) else f"  {source.label}: {error}"
             )
         _remove_empty(staging)
+    with contextlib.suppress(DataError):  # another process may have fetched it meanwhile
+        return find_verified(entry, data_root)[0].folder
     tried = "\n".join(reasons) or "  no source is known"
     expected = expectation(entry, data_root, fetched=True)
     raise DataError(f"{entry.name} could not be fetched. Tried:\n{tried}\n{expected}")
