@@ -15,6 +15,9 @@ Progress = Callable[[str, int, int | None], None]
 """Called with what is being done, bytes (or items) done, and their total if known."""
 
 
+EMBEDDED = "the embedded streams (permuted-mnist-mini, rotated-mnist-mini, split-mnist-mini) need no data"
+
+
 def no_progress(what: str, done: int, total: int | None) -> None:
     """Show nothing."""
 
@@ -106,6 +109,4 @@ class Entry:
     homepage: str
     editions: tuple[Edition, ...]
     sources: tuple[tuple[int, Source], ...] = ()
-    instead: str = (
-        "the embedded streams (permuted-mnist-mini, rotated-mnist-mini, split-mnist-mini) need no data"
-    )
+    instead: str = EMBEDDED

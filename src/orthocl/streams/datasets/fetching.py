@@ -135,7 +135,8 @@ def _fetch_cub200(data_root: str | Path | None, progress: Progress) -> Path:
             archive, FOLDER, unpacked, most_bytes=CUB_MOST_BYTES, most_files=CUB_MOST_FILES, progress=progress
         )
         read_index(unpacked)
-    except DataError as error:
+    except (DataError, OSError) as error:
+        _remove_empty(staging)
         raise DataError(f"cub200 could not be fetched: {error}\n{cub_expectation(data_root)}") from error
     shutil.rmtree(root / FOLDER, ignore_errors=True)
     os.replace(unpacked, root / FOLDER)
