@@ -82,14 +82,14 @@ def gram_schmidt(setting: Setting, progress: Progress) -> Tensor:
     """The published construction: one backward pass per sample, then orthonormalise against all before."""
     x, y = setting.samples(setting.memory)
     own = list(setting.model.parameters())
-    basis = torch.zeros(setting.memory, setting.parameters)
+    basis = torch.zeros(setting.parameters, setting.memory)
     for i in progress.track(range(setting.memory), description="per-sample loop and Gram-Schmidt"):
         setting.model.zero_grad()
         setting.model(x[i : i + 1])[0, y[i]].backward()
         row = torch.cat([p.grad.reshape(-1) for p in own])
         if i:
-            row -= basis[:i].t() @ (basis[:i] @ row)
-        basis[i] = row / row.norm()
+            row -= basis[:, :i] @ (row @ basis[:, :i])
+        basis[:, i] = row / row.norm()
     setting.model.zero_grad()
     return basis
 
@@ -98,8 +98,8 @@ def random_basis(setting: Setting) -> Tensor | None:
     """A basis of the right size (times do not depend on its values), if it fits in half of the free memory."""
     if setting.dense_bytes > 0.5 * (available_bytes() or 0):
         return None
-    basis = torch.empty(setting.memory, setting.parameters)
-    for rows in basis.split(64):
+    basis = torch.empty(setting.parameters, setting.memory)
+    for rows in basis.split(4096):
         rows.normal_().div_(setting.parameters**0.5)
     return basis
 
@@ -133,7 +133,7 @@ def _step(
             changed = setting.subspace.reject([p.grad for p in own])
         else:
             gradient = torch.cat([p.grad.reshape(-1) for p in own])
-            gradient -= basis.t() @ (basis @ gradient)
+            gradient -= basis @ (gradient @ basis)
             changed = [part.view_as(p) for part, p in zip(gradient.split(sizes), own, strict=True)]
         for parameter, part in zip(own, changed, strict=True):
             parameter.grad = part

@@ -35,10 +35,15 @@ class AdapterLayer:
         self.adapter, self.module, self.block = adapter, module, block
         self.dtype = module.weight.dtype
         self.cache: Tensor | None = None
+        # Views are made once: in a step of two milliseconds every small operation counts.
+        self._views = None if block.deltas.dtype != self.dtype else _views(block.inputs, block.deltas)
 
-    def factors(self) -> tuple[Tensor, Tensor]:
-        """A and D in the type of the weights (the stored tensors themselves unless that differs)."""
-        return self.block.inputs.to(self.dtype), self.block.deltas.to(self.dtype)
+    @property
+    def factors(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """A, A^T, D, D^T in the type of the weights: the stored tensors themselves, or converted for now."""
+        if self._views is not None:
+            return self._views
+        return _views(self.block.inputs.to(self.dtype), self.block.deltas.to(self.dtype))
 
     def kernel(self, x: Tensor) -> Tensor:
         """S = x A^T + 1, looked up if this layer's inputs were cached and the batch is known."""
@@ -46,7 +51,7 @@ class AdapterLayer:
         if self.cache is not None and index is not None:
             self.adapter.batch_index = None
             return self._cached(x, index)
-        kernel = x @ self.block.inputs.to(self.dtype).t()
+        kernel = x @ self.factors[1]
         return kernel.add_(1.0) if self.block.bias else kernel
 
     def _cached(self, x: Tensor, index: Tensor) -> Tensor:
@@ -78,14 +83,18 @@ class AdapterLayer:
         return ((kernel.t() @ dz)[self._source] * deltas).sum(1)
 
 
+def _views(inputs: Tensor, deltas: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    return inputs, inputs.t(), deltas, deltas.t()
+
+
 class _AdaptedProduct(Function):
     @staticmethod
     def forward(
         ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, alpha: Tensor, layer: AdapterLayer
     ) -> Tensor:
-        flat = x.reshape(-1, x.shape[-1])
+        flat = x if x.dim() == 2 else x.reshape(-1, x.shape[-1])
         kernel = layer.kernel(flat)
-        deltas = layer.block.deltas.to(layer.dtype)
+        deltas = layer.factors[2]
         z = flat @ weight.t() if bias is None else torch.addmm(bias, flat, weight.t())
         if layer.block.source is None:
             z.addmm_(kernel * alpha, deltas)
@@ -93,24 +102,24 @@ class _AdaptedProduct(Function):
             z.addmm_(kernel, layer.grouped(alpha, deltas))
         ctx.save_for_backward(flat, weight, alpha, kernel)
         ctx.layer, ctx.shape = layer, x.shape
-        return z.view(*x.shape[:-1], -1)
+        return z if x.dim() == 2 else z.view(*x.shape[:-1], -1)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         flat, weight, alpha, kernel = ctx.saved_tensors
         layer: AdapterLayer = ctx.layer
-        inputs, deltas = layer.factors()
-        dz = gradient.reshape(-1, gradient.shape[-1])
+        inputs, _, deltas, deltas_t = layer.factors
+        dz = gradient if gradient.dim() == 2 else gradient.reshape(-1, gradient.shape[-1])
         needs_x, needs_weight, needs_bias = ctx.needs_input_grad[:3]
         dx = None
         if layer.block.source is None:
-            errors = dz @ deltas.t()
-            layer.adapter.gradient += (kernel * errors).sum(0)
+            errors = dz @ deltas_t
+            layer.adapter.gradient.add_((kernel * errors).sum(0))
             if needs_x:
                 dx = torch.addmm(dz @ weight, errors.mul_(alpha), inputs)
         else:
-            layer.adapter.gradient += layer.gather(kernel, dz, deltas)
+            layer.adapter.gradient.add_(layer.gather(kernel, dz, deltas))
             if needs_x:
                 dx = torch.addmm(dz @ weight, dz @ layer.grouped(alpha, deltas).t(), inputs)
         return (

@@ -239,7 +239,7 @@ class Adapter:
         if self.direct:
             change = change * learning_rate
             for block, own in self.direct:
-                _add(own, block.combine(change))
+                block.add_combination(change, own)
         self.gradient.zero_()
         if self._since_merge >= ANCHOR_EVERY:
             self.merge()
@@ -288,7 +288,7 @@ class Adapter:
         if self.tangents is None or self._since_merge == 0:
             return
         for layer in self.layers:
-            _add(self._own(layer), layer.block.combine(self.alpha))
+            layer.block.add_combination(self.alpha, self._own(layer))
         self.alpha.zero_()
         self._since_merge = 0
         displacement = [

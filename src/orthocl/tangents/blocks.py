@@ -83,6 +83,11 @@ class Block(ABC):
     def to(self, dtype: torch.dtype) -> Block:
         """The block with its factors rounded to another type."""
 
+    def add_combination(self, weights: Tensor, targets: Sequence[Tensor]) -> None:
+        """Add G_l^T w to the parameters in place."""
+        for target, change in zip(targets, self.combine(weights), strict=True):
+            target.add_(change)
+
     @property
     def parameters(self) -> int:
         """Number of protected weights p_l."""

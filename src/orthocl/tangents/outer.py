@@ -97,9 +97,8 @@ class Factored(Outer):
     def coefficients(self, gradient: Sequence[Tensor]) -> Tensor:
         """G_l g: for row n, d . (g_W a + g_b)."""
         dtype = gradient[0].dtype
-        images = gradient[0] @ self.inputs.to(dtype).t()
-        if self.bias:
-            images += gradient[1][:, None]
+        inputs = self.inputs.to(dtype).t()
+        images = torch.addmm(gradient[1][:, None], gradient[0], inputs) if self.bias else gradient[0] @ inputs
         if self.source is not None:
             images = images[:, self.source]
         return (images.t() * self.deltas.to(dtype)).sum(1)
@@ -112,6 +111,15 @@ class Factored(Outer):
             grouped = weighted.new_zeros(len(self.inputs), weighted.shape[1])
             weighted = grouped.index_add_(0, self.source, weighted)
         return [weighted.t() @ self.inputs.to(weights.dtype), *bias]
+
+    def add_combination(self, weights: Tensor, targets: Sequence[Tensor]) -> None:
+        """Add G_l^T w to the parameters in place, without a temporary of their size."""
+        if self.source is not None or self.deltas.dtype != targets[0].dtype:
+            super().add_combination(weights, targets)
+            return
+        targets[0].addmm_((self.deltas * weights[:, None]).t(), self.inputs)
+        if self.bias:
+            targets[1].addmv_(self.deltas.t(), weights)
 
     def gram(self, other: Block) -> Tensor:
         """(D D'^T) * (A A'^T + 1), elementwise."""
