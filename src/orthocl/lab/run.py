@@ -51,6 +51,7 @@ class RunOptions:
         threads: threads of torch; None leaves them alone. A resumed run uses the number it was started with,
             because sums over threads round differently.
         trackers: names of trackers to report to, such as "tensorboard".
+        pause_after: stop after this many tasks, with a checkpoint, as if interrupted; a later call goes on.
     """
 
     checkpoint_seconds: float = 120.0
@@ -58,6 +59,7 @@ class RunOptions:
     data_root: str | None = None
     threads: int | None = None
     trackers: tuple[str, ...] = ()
+    pause_after: int | None = None
 
 
 class RunObserver(Observer):
@@ -301,7 +303,8 @@ class _Keeper(Observer):
         progress.monitors[-1]["memory_bytes"] = float(learner.method.nbytes())
         self._append(_task_line(progress, len(progress.monitors)))
         self._save(learner, progress)
-        if self.stop() and progress.task <= len(progress.accuracies[0]):
+        pause = self.options.pause_after is not None and progress.task > self.options.pause_after
+        if (pause or self.stop()) and progress.task <= len(progress.accuracies[0]):
             raise InterruptedRun(f"run {self.run} was stopped; the same command goes on with it")
 
     def _save(self, learner: Learner, progress: Progress) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 from orthocl.errors import OrthoclError, SettingsError
 from orthocl.lab.claims import ClaimedError, alive_claim, describe
 from orthocl.lab.executors.interface import Event, OnEvent, Outcome, gather, pending
-from orthocl.lab.run import RunOptions, execute
+from orthocl.lab.run import InterruptedRun, RunOptions, execute
 from orthocl.lab.settings import RunSettings
 from orthocl.lab.store import Store
 
@@ -214,6 +214,8 @@ def _one_after_another(
             on_event(Event(record.status, run, settings, text=record.reason))
         except ClaimedError as error:
             on_event(Event("elsewhere", run, settings, text=str(error)))
+        except InterruptedRun as error:
+            on_event(Event("interrupted", run, settings, text=str(error)))
         except OrthoclError as error:
             failures[run] = str(error)
             on_event(Event("failed", run, settings, text=str(error)))

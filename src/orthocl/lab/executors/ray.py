@@ -216,16 +216,15 @@ class _Session:
         """Write what a node without the store sent; the record last, because it says that all is there."""
         with ExitStack() as stack:
             stack.push(claim.__exit__)
-            if not files:
-                self.store.write_failure(run, {"reason": report.text, "expected": True})
-                return
             for name in BROUGHT_HOME:
                 if name in files:
                     write_atomically(self.store.folder(run) / name, files[name])
-            self.store.write_record(
-                Record.from_json(files["record.json"].decode(), where=f"record of run {run}")
-            )
-            claim.finish()
+            if "record.json" in files:
+                record = Record.from_json(files["record.json"].decode(), where=f"record of run {run}")
+                self.store.write_record(record)
+                claim.finish()
+            elif report.kind == "failed":
+                self.store.write_failure(run, {"reason": report.text, "expected": True})
 
     def _note_if_no_node_fits(self) -> None:
         needs = self.executor.needs()
@@ -287,11 +286,10 @@ def remote_run(job: dict[str, Any], mailbox: Any) -> tuple[Report, dict[str, byt
         return make_run(settings, store, options, run=job["run"], tell=tell, patience=job["patience"]), {}
     store = Store(folder_of_node(job["store"]))
     report = make_run(settings, store, options, run=job["run"], tell=tell, patience=job["patience"])
-    files = {}
+    folder = store.folder(job["run"])
+    names = (*BROUGHT_HOME, "record.json")
+    files = {name: (folder / name).read_bytes() for name in names if (folder / name).exists()}
     if report.kind in ("finished", "unsupported"):
-        folder = store.folder(job["run"])
-        files = {name: (folder / name).read_bytes() for name in BROUGHT_HOME if (folder / name).exists()}
-        files["record.json"] = (folder / "record.json").read_bytes()
         store.remove(job["run"])
     return report, files
 

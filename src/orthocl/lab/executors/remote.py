@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 from orthocl.errors import OrthoclError, SettingsError
@@ -70,6 +73,18 @@ def make_run(
             return Report("failed", str(error))
         except Exception as error:
             return Report("failed", f"{type(error).__name__}: {error}")
+
+
+def finished_tasks(folder: Path) -> list[list[float]]:
+    """The rows of accuracies after each task that a run, finished or not, has measured so far."""
+    rows = []
+    with suppress(OSError):
+        for text in (folder / "progress.jsonl").read_text(encoding="utf-8").splitlines():
+            with suppress(ValueError):
+                line = json.loads(text)
+                if line.get("after_task"):
+                    rows.append(line["accuracies"])
+    return rows
 
 
 def packed(settings: RunSettings, options: RunOptions) -> dict[str, Any]:

@@ -11,7 +11,6 @@ mean at once. The time limit is thus one of a slice of a run, not of the run.
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import shutil
@@ -21,11 +20,9 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 from orthocl.errors import OrthoclError, SettingsError
@@ -35,6 +32,7 @@ from orthocl.lab.executors.remote import (
     PATIENCE,
     check_not_negative,
     check_positive,
+    finished_tasks,
     make_run,
     packed,
     unpacked,
@@ -235,6 +233,10 @@ class _Session:
             self.on_event(Event("elsewhere", run, settings, text=f"being made by {describe(owner)}"))
         elif state.startswith("CANCELLED"):
             self.on_event(Event("interrupted", run, settings, text=f"Slurm job {job} was cancelled"))
+        elif 0 < (self.options.pause_after or 0) <= len(finished_tasks(self.store.folder(run))):
+            self.on_event(
+                Event("interrupted", run, settings, text=f"paused after {self.options.pause_after} tasks")
+            )
         elif self.tries[run] <= self.executor.retries:
             text = f"Slurm job {job} ended as {state} without a result, try {self.tries[run] + 1}"
             self.on_event(Event("note", run, settings, text=f"{text} of {1 + self.executor.retries}"))
@@ -258,7 +260,7 @@ class _Session:
 
     def _progress(self, run: str) -> None:
         """Tell how many tasks are learnt, if that has changed."""
-        rows = finished_tasks(self.store.folder(run) / "progress.jsonl")
+        rows = finished_tasks(self.store.folder(run))
         tasks = self.todo[run].resolved().stream.tasks or 0
         if rows and len(rows) > self.seen.get(run, 0):
             self.seen[run] = learnt = len(rows)
@@ -287,18 +289,6 @@ def job_states(jobs: Iterable[str]) -> dict[str, str]:
     return dict(line.split(maxsplit=1) for line in done.stdout.splitlines() if " " in line)
 
 
-def finished_tasks(path: Path) -> list[list[float]]:
-    """The rows of accuracies after each task so far."""
-    rows = []
-    with suppress(OSError):
-        for text in path.read_text(encoding="utf-8").splitlines():
-            with suppress(ValueError):
-                line = json.loads(text)
-                if line.get("after_task"):
-                    rows.append(line["accuracies"])
-    return rows
-
-
 def slurm_run(job: dict[str, Any]) -> str:
     """The job: one slice of a run, on whatever node this is."""
     terminated = threading.Event()
@@ -315,7 +305,7 @@ def slurm_run(job: dict[str, Any]) -> str:
         patience=job["patience"],
     )
     print(f"{report.kind}: {report.text}", flush=True)
-    if report.kind == "interrupted" and not terminated.is_set():
+    if report.kind == "interrupted" and time.time() > deadline and not terminated.is_set():
         subprocess.run(["scontrol", "requeue", os.environ["SLURM_JOB_ID"]], check=False)
     return report.kind
 
