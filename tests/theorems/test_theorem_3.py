@@ -146,6 +146,23 @@ def test_terms_of_the_sound_form_by_hand(problem):
     assert bound.value == pytest.approx(sum(bound.terms.values()))
 
 
+def test_terms_of_the_sequential_form_by_hand(problem):
+    solution, reference = problem.solve(rule="ogd"), problem.reference("ogd")
+    bound = generalisation_bound(solution, task=2, after=4, delta=0.1, unit_radius=0.5, form="sequential")
+    own = float((reference.weights[2] - reference.weights[1]).norm())
+    later = float((reference.weights[4] - reference.weights[2]).norm())
+    j, k = math.ceil(own / 0.5), math.ceil(later / 0.5)
+    phi = problem.phi(problem.tasks[1][0])
+    effective = float((phi @ reference.projectors[1]).square().sum())
+    assert bound.terms["own step"] == pytest.approx(4 * j * 0.5 * math.sqrt(effective) / 9, rel=1e-9)
+    assert bound.terms["later steps"] == pytest.approx(4 * k * 0.5 * float(phi.norm()) / 9, rel=1e-9)
+    level = math.log(2 * 4 * j * (j + 1) * (k + 1) * (k + 2) / 0.1)
+    assert bound.terms["confidence"] == pytest.approx(3 * math.sqrt(level / 18), rel=1e-12)
+    last = generalisation_bound(solution, task=4, form="sequential")
+    assert last.terms["later steps"] == 0
+    assert last.value < generalisation_bound(solution, task=4).value
+
+
 def test_looser_options_never_give_less(problem):
     for rule in ("sgd", "ogd"):
         solution = problem.solve(rule=rule)

@@ -6,10 +6,12 @@ import torch
 
 from orthocl.errors import DataError, SettingsError
 from orthocl.theory import (
+    EmpiricalNTK,
     FunctionKernel,
     GramKernel,
     InfiniteWidthNTK,
     Points,
+    WideMLP,
     complexity_proxy,
     forgetting_drift,
     solve_stream,
@@ -248,3 +250,28 @@ def test_points():
     with pytest.raises(DataError, match="single number"):
         FunctionKernel(linear).gram(torch.tensor(1.0))
     assert FunctionKernel(linear).gram(torch.tensor([1.0, 2.0])).tolist() == [[1, 2], [2, 4]]
+
+
+def test_wide_classifiers_that_protect_ground_truth_logits_approach_the_decoupled_limit():
+    """GTL memories at finite width (all logits interact) against one recursion per logit at infinite width."""
+    tasks = make_tasks(columns=3, features=5)
+    labels = [
+        torch.tensor([0, 1, 2, 0, 1, 2]),
+        torch.tensor([0, 0, 0, 1, 1, 2]),
+        torch.tensor([2, 2, 1, 1, 0, 0]),
+    ]
+    x = torch.randn(8, 5, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+    settings = {"rule": "ogd", "ridge": 0.5, "labels": labels, "initial": 0.0}
+    limit = solve_stream(InfiniteWidthNTK(1, bias_variance=0.1), tasks, **settings).predict(x)
+    errors = []
+    for width in (64, 512, 4096):
+        found = [
+            solve_stream(
+                EmpiricalNTK(WideMLP(5, width, 1, outputs=3, bias_variance=0.1, seed=seed), "all"),
+                tasks,
+                **settings,
+            ).predict(x)
+            for seed in range(3)
+        ]
+        errors.append(sum(float((one - limit).norm() / limit.norm()) for one in found) / 3)
+    assert errors[0] > 1.7 * errors[1] > 1.7 * 1.7 * errors[2]

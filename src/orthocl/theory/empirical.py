@@ -169,17 +169,36 @@ class EmpiricalNTK(Kernel):
         right = left if z is None else self.points(z)
         probe = self.tangents(left.select(torch.zeros(1, dtype=torch.long)))
         tangents = probe.nbytes // max(1, probe.rows) * (len(left) + (0 if z is None else len(right)))
-        # The result, one layer's two factors of it, and their product.
-        return 8 * 4 * len(left) * len(right) + tangents
+        # The result, the tangents, and for one pair of pieces two layers' products.
+        piece = self.chunk * self.outputs
+        return 8 * len(left) * len(right) + tangents + 4 * 8 * min(piece, len(left)) * min(piece, len(right))
 
     def _gram(self, x: Points, z: Points | None) -> Tensor:
+        size = f"{len(x)} x {len(x) if z is None else len(z)}"
         if len(x) == 0 or (z is not None and len(z) == 0):
             return torch.zeros(len(x), len(x) if z is None else len(z), dtype=torch.float64)
-        size = f"{len(x)} x {len(x) if z is None else len(z)}"
         advice = "take fewer samples, one logit instead of all, or dtype=torch.float32"
         check_memory(self.price(x, z), self.memory_limit, f"the kernel matrix of {size} points", advice)
-        left = self.tangents(x)
-        return left.gram(None if z is None else self.tangents(z))
+        # Piece by piece: the layers' products of one pair are all that is held beside the result.
+        left = self._pieces(x)
+        right = left if z is None else self._pieces(z)
+        matrix = torch.empty(len(x), len(x) if z is None else len(z), dtype=torch.float64)
+        for place, (rows, mine) in enumerate(left):
+            for columns, theirs in right[place:] if z is None else right:
+                if mine is theirs:
+                    block = mine.gram()
+                    matrix[rows, rows] = (block + block.T) / 2
+                    continue
+                matrix[rows, columns] = mine.gram(theirs)
+                if z is None:
+                    matrix[columns, rows] = matrix[rows, columns].T
+        return matrix
+
+    def _pieces(self, points: Points) -> list[tuple[slice, Tangents]]:
+        return [
+            (slice(int(rows[0]), int(rows[-1]) + 1), self.tangents(points.select(rows)))
+            for rows in row_chunks(len(points), self.chunk * self.outputs)
+        ]
 
     def diagonal(self, x: PointsLike) -> Tensor:
         """k(x, x), a few points at a time."""

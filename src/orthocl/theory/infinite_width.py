@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from orthocl.errors import DataError, SettingsError, unknown_name
-from orthocl.theory.kernels import Kernel
+from orthocl.theory.kernels import Kernel, symmetrise
 from orthocl.theory.points import Points, PointsLike, row_chunks
 
 Parameterisation = Literal["ntk", "pytorch"]
@@ -113,7 +113,7 @@ class InfiniteWidthNTK(Kernel):
         for start in range(0, len(left), step):
             rows = slice(start, start + step)
             kernel[rows] = _relu_recursion(left[rows], right, layers, self.trained == "last")
-        return kernel
+        return symmetrise(kernel) if z is None else kernel
 
     def diagonal(self, x: PointsLike) -> Tensor:
         """k(x, x) from the lengths alone: the angle of an input with itself is zero in every layer."""
@@ -152,7 +152,7 @@ class TwoLayerNTK(Kernel):
         kernel = (1 - t) * (math.pi - theta) / (2 * math.pi)
         if self.both:
             kernel = kernel + (1 - t + _gap(theta) / math.pi) / 2
-        return kernel
+        return symmetrise(kernel) if z is None else kernel
 
 
 def _flat(points: Points) -> Tensor:

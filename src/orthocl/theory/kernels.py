@@ -27,15 +27,11 @@ class Kernel(ABC):
 
     def gram(self, x: PointsLike, z: PointsLike | None = None) -> Tensor:
         """The float64 matrix k(x_i, z_j); symmetric to the last bit when z is left out."""
-        left = self.points(x)
-        if z is None:
-            matrix = self._gram(left, None)
-            return (matrix + matrix.T) / 2
-        return self._gram(left, self.points(z))
+        return self._gram(self.points(x), None if z is None else self.points(z))
 
     @abstractmethod
     def _gram(self, x: Points, z: Points | None) -> Tensor:
-        """The matrix itself; z is None for the square matrix of x."""
+        """The matrix itself; z is None for the square matrix of x, which must then be symmetric to the bit."""
 
     def diagonal(self, x: PointsLike) -> Tensor:
         """k(x_i, x_i), in pieces so that the square matrix is never whole."""
@@ -73,11 +69,11 @@ class FunctionKernel(Kernel):
                 f"the kernel function must return a matrix of {(len(left), len(right))} numbers "
                 f"for {len(left)} and {len(right)} inputs, got {tuple(matrix.shape)}"
             )
-        return matrix
+        return (matrix + matrix.T) / 2 if z is None else matrix
 
 
 class GramKernel(Kernel):
-    """A kernel matrix computed before; its points are row numbers.
+    """A kernel matrix computed before; its points are row numbers. The whole of it is given without a copy.
 
     >>> GramKernel(torch.eye(3)).gram(torch.tensor([0, 2]))
     tensor([[1., 0.],
@@ -107,14 +103,21 @@ class GramKernel(Kernel):
             return self.matrix
         return self.matrix[rows][:, columns]
 
-    def gram(self, x: PointsLike, z: PointsLike | None = None) -> Tensor:
-        """The rows and columns asked for; the whole matrix is given as it is, without a copy."""
-        left = self.points(x)
-        return self._gram(left, None if z is None else self.points(z))
-
     def diagonal(self, x: PointsLike) -> Tensor:
         """Entries of the diagonal."""
         return self.matrix.diagonal()[self._rows(self.points(x))]
+
+
+def symmetrise(matrix: Tensor, block: int = 512) -> Tensor:
+    """Make a nearly symmetric matrix symmetric to the bit, in place and in blocks."""
+    for start in range(0, len(matrix), block):
+        rows = slice(start, start + block)
+        for across in range(start, len(matrix), block):
+            columns = slice(across, across + block)
+            mean = (matrix[rows, columns] + matrix[columns, rows].T) / 2
+            matrix[rows, columns] = mean
+            matrix[columns, rows] = mean.T
+    return matrix
 
 
 def _is_range(rows: Tensor, size: int) -> bool:

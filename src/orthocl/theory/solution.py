@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from orthocl.errors import SettingsError
-from orthocl.theory.kernels import Kernel
+from orthocl.theory.kernels import Kernel, symmetrise
 from orthocl.theory.points import Points, PointsLike, row_chunks
 from orthocl.theory.recursion import Recursion, Rule, Step
 from orthocl.theory.tasks import JointTasks, as_matrix
@@ -52,7 +52,9 @@ class EffectiveKernel(Kernel):
         if len(self.memory) == 0:
             return plain
         left = self._whitened(x)
-        return plain - left.T @ (left if z is None else self._whitened(z))
+        if z is None:
+            return symmetrise(plain - left.T @ left)
+        return plain - left.T @ self._whitened(z)
 
     def diagonal(self, x: PointsLike) -> Tensor:
         """kappa_t(x, x)."""
@@ -201,13 +203,17 @@ class Solution:
 
     def distance_from_initialisation(self, after: int | None = None) -> float:
         """||w_t - w_0||. Since (w_t - w_0).phi(x) = f_t(x) - f_0(x), it needs no new kernel value."""
-        last = self.last_task(after)
+        return self.distance_between(0, self.last_task(after))
+
+    def distance_between(self, first: int, last: int) -> float:
+        """||w_last - w_first||, from the end of one task (0: initialisation) to the end of another."""
+        first, last = sorted((self.last_task(first), self.last_task(last)))
         total = 0.0
         for group in self.groups:
             recursion = group.recursion
-            if last:
-                weights = torch.stack([step.span for step in recursion.steps[:last]]).sum(0)
-                total += float((weights * (recursion.outputs[last] - recursion.outputs[0])).sum())
+            if last > first:
+                weights = torch.stack([step.span for step in recursion.steps[first:last]]).sum(0)
+                total += float((weights * (recursion.outputs[last] - recursion.outputs[first])).sum())
         return math.sqrt(max(0.0, total))
 
     def effective_trace(self, task: int) -> float:
