@@ -129,11 +129,15 @@ def test_principal_components_are_adapted_too(make_problem):
     torch.testing.assert_close(moved, expected, rtol=1e-9, atol=1e-11)
 
 
-@pytest.mark.parametrize("storage", [torch.float32, torch.bfloat16])
-def test_leak_in_float32_stays_small_over_a_task(storage):
+@pytest.mark.parametrize(
+    ("storage", "repeats"), [(torch.float32, None), (torch.bfloat16, None), (torch.float32, 1e-3)]
+)
+def test_leak_in_float32_stays_small_over_a_task(storage, repeats):
     torch.manual_seed(0)
     model = MLP((20,), (30, 30), 5)
     x, y = torch.randn(120, 20), torch.randint(0, 5, (120,))
+    if repeats is not None:  # pairs of samples that are almost the same: K has a condition of 1e8
+        x, y = torch.cat([x[:60], x[:60] + repeats * torch.randn(60, 20)]), torch.cat([y[:60], y[:60]])
     parameters = dict(model.named_parameters())
     subspace = Subspace(parameters, dtype=storage)
     subspace.append(collect(model, x, y, parameters=parameters), 1)
@@ -149,7 +153,7 @@ def test_leak_in_float32_stays_small_over_a_task(storage):
     adapter.remove()
     moved = [p.detach() - q for p, q in zip(parameters.values(), before, strict=True)]
     assert vector(moved).norm() > 0.5
-    assert subspace.leak(moved) < 1e-6
+    assert subspace.leak(moved) < (1e-6 if repeats is None else 1e-4)
 
 
 def test_model_looks_merged_from_outside(make_problem):

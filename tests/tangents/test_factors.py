@@ -86,6 +86,17 @@ def test_all_logits_share_their_inputs(make_problem):
     assert every.blocks[0].deltas.shape[0] == 3 * one.blocks[0].deltas.shape[0]
 
 
+def test_default_chunks_shrink_with_the_number_of_outputs():
+    torch.manual_seed(0)
+    model = nn.Linear(3, 100).double()
+    seen = []
+    model.register_forward_hook(lambda module, inputs, output: seen.append(len(output)))
+    x, y = torch.randn(5, 3, dtype=torch.float64), torch.zeros(5, dtype=torch.long)
+    tangents = collect(model, x, y, parameters=dict(model.named_parameters()), variant="all")
+    assert seen == [1, 2, 2, 1]
+    assert tangents.rows == 500
+
+
 def test_bfloat16_factors_are_the_tangents(problem):
     exact = collect(problem.model, problem.x, problem.y, parameters=problem.parameters)
     stored = collect(

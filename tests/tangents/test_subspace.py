@@ -197,6 +197,7 @@ def test_saving_and_loading(make_problem, dtype):
     gradient = [torch.randn_like(p) for p in problem.parameters.values()]
     assert torch.equal(vector(again.reject(gradient)), vector(subspace.reject(gradient)))
     assert again.nbytes == subspace.nbytes
+    assert again.dtype == dtype
     assert again.remove(1) == subspace.remove(1)
     assert torch.equal(vector(again.reject(gradient)), vector(subspace.reject(gradient)))
     other = Subspace({"w": nn.Parameter(torch.zeros(3))})

@@ -119,8 +119,13 @@ class Block(ABC):
         ]
 
     def densified(self) -> Dense:
-        """The same rows as one dense block."""
-        return Dense(self.names, self.shapes, self.dense())
+        """The same rows as one dense block, made a few at a time."""
+        pieces = [self.dense(rows) for rows in self._pieces()]
+        return Dense(self.names, self.shapes, torch.cat(pieces))
+
+    def _pieces(self) -> Iterator[slice]:
+        """Ranges of rows whose temporary tensors fit in the workspace."""
+        return slices(self.rows, self.parameters)
 
     def meta(self) -> dict[str, object]:
         """What a state dict needs besides the tensors, as JSON values."""

@@ -247,7 +247,7 @@ def collect(
         variant: "gtl" remembers the ground-truth logit, "ave" the mean logit, "all" every logit
             (rows sample-major).
         dtype: storage type of the factors, by default that of the model.
-        chunk: samples per forward pass.
+        chunk: samples per forward pass; by default as many as give a few hundred rows.
 
     Raises:
         UnsupportedError: if the model mixes the samples of a batch.
@@ -257,9 +257,11 @@ def collect(
     if len(inputs) == 0 or len(inputs) != len(targets):
         raise DataError(f"expected as many targets as inputs, and some, got {len(inputs)} and {len(targets)}")
     collector = _Collector(model, parameters, variant)
-    size = CHUNK if chunk is None else max(1, chunk)
-    pieces = []
+    size, pieces = max(1, chunk or CHUNK), []
     with _evaluating(model, parameters):
+        if variant == "all" and chunk is None:  # every sample brings as many derivatives as outputs
+            with torch.no_grad():
+                size = max(1, CHUNK // remembered_outputs(model(inputs[:1]), targets[:1], variant).shape[1])
         for start in range(0, len(inputs), size):
             piece = collector.chunk(inputs[start : start + size], targets[start : start + size])
             pieces.append(piece if dtype is None else piece.to(dtype))

@@ -179,7 +179,7 @@ class Patches(Outer):
         inputs = self.rows_of_inputs(rows).to(dtype)
         return inputs if self.unfold is None else self.unfold(inputs)
 
-    def _slices(self) -> Iterator[slice]:
+    def _pieces(self) -> Iterator[slice]:
         return slices(self.rows, self.positions * sum(self.width))
 
     def dense(self, rows: slice | Tensor = slice(None), dtype: torch.dtype | None = None) -> Tensor:
@@ -194,7 +194,7 @@ class Patches(Outer):
         dtype, (inputs, outputs) = gradient[0].dtype, self.width
         weight = gradient[0].reshape(outputs, inputs).t()
         parts = []
-        for rows in self._slices():
+        for rows in self._pieces():
             images = self.patches(rows, dtype) @ weight
             if self.bias:
                 images += gradient[1]
@@ -205,7 +205,7 @@ class Patches(Outer):
         """G_l^T w."""
         dtype, (inputs, outputs) = weights.dtype, self.width
         weight, bias = weights.new_zeros(outputs, inputs), weights.new_zeros(outputs)
-        for rows in self._slices():
+        for rows in self._pieces():
             weighted = self.deltas[rows].to(dtype) * weights[rows, None, None]
             weight.addmm_(weighted.flatten(0, 1).t(), self.patches(rows, dtype).flatten(0, 1))
             bias += weighted.sum((0, 1))

@@ -281,6 +281,7 @@ class Subspace:
         return {
             "names": list(self.names),
             "tolerance": self.tolerance,
+            "dtype": None if self.dtype is None else DTYPES[self.dtype],
             "largest": self.largest,
             "pieces": [
                 {"owner": owner, "rows": rows, "mixing": mixing} for owner, rows, mixing in self._pieces
@@ -299,6 +300,7 @@ class Subspace:
             )
         self._clear()
         self.tolerance = float(state["tolerance"])  # type: ignore[arg-type]
+        self.dtype = {name: dtype for dtype, name in DTYPES.items()}.get(str(state["dtype"]))
         self.largest = float(state["largest"])  # type: ignore[arg-type]
         self._factor = GrowingCholesky(state["factor"])  # type: ignore[arg-type]
         for piece in state["pieces"]:  # type: ignore[attr-defined]
