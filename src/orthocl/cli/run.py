@@ -89,7 +89,7 @@ def run(
         Store(store),
         jobs=at_once,
         backend=backend,
-        backend_settings=_backend_settings(backend_set),
+        backend_settings=backend_options(backend_set),
         options=options,
     )
     show_results(results, metric or experiment.metrics, table)
@@ -128,7 +128,8 @@ def _experiment(
     return make_experiment(content, only=only or (), seeds=seed or (), overrides=changes or ())
 
 
-def _backend_settings(texts: Sequence[str] | None) -> dict[str, object]:
+def backend_options(texts: Sequence[str] | None) -> dict[str, object]:
+    """Settings of a backend from KEY=VALUE texts."""
     from orthocl.lab.experiment_file import toml_value
 
     settings: dict[str, object] = {}

@@ -77,12 +77,17 @@ def make_run(
 
 def finished_tasks(folder: Path) -> list[list[float]]:
     """The rows of accuracies after each task that a run, finished or not, has measured so far."""
+    return measured_rows(folder)[1:]
+
+
+def measured_rows(folder: Path) -> list[list[float]]:
+    """The rows of accuracies so far, the one at initialisation first."""
     rows = []
     with suppress(OSError):
         for text in (folder / "progress.jsonl").read_text(encoding="utf-8").splitlines():
             with suppress(ValueError):
                 line = json.loads(text)
-                if line.get("after_task"):
+                if "after_task" in line:
                     rows.append(line["accuracies"])
     return rows
 

@@ -1,0 +1,136 @@
+"""`orthocl search`: the best settings of a grid."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import App, Parameter
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from orthocl.cli.options import (
+    DEFAULT_STORE,
+    DataRootOption,
+    OnlyOption,
+    SeedOption,
+    SetOption,
+    StoreOption,
+    cores,
+)
+from orthocl.cli.run import backend_options
+from orthocl.lab.experiment import Experiment, load_experiment
+from orthocl.lab.figure import save_figure
+from orthocl.lab.laboratory import Results, run_experiment
+from orthocl.lab.run import RunOptions
+from orthocl.lab.search import Group, SearchResult, SearchSettings, find_groups, run_search, toml_text
+from orthocl.lab.sensitivity import sensitivity_figure
+from orthocl.lab.store import Store
+from orthocl.methods.state import write_atomically
+
+app = App(name="search")
+SHOWN = 10
+
+
+@app.default
+def search(
+    file: Annotated[Path, Parameter(help="Experiment file (TOML) with grids.")],
+    *,
+    metric: Annotated[str | None, Parameter(help="The score; average accuracy (aac) by default.")] = None,
+    after: Annotated[
+        list[int] | None, Parameter(help="Cut the worse candidates after so many tasks, may be repeated.")
+    ] = None,
+    keep: Annotated[
+        float | None, Parameter(help="Share of candidates kept at each cut; half by default.")
+    ] = None,
+    samples: Annotated[
+        int | None, Parameter(help="Draw so many points of each grid at random instead of taking all.")
+    ] = None,
+    seed: SeedOption = None,
+    only: OnlyOption = None,
+    set_: SetOption = None,
+    jobs: Annotated[int | None, Parameter(help="Runs at a time; all cores by default.")] = None,
+    store: StoreOption = DEFAULT_STORE,
+    backend: Annotated[str, Parameter(help="Where to run: local, ray or slurm.")] = "local",
+    backend_set: Annotated[
+        list[str] | None, Parameter(help="KEY=VALUE for the backend, may be repeated.")
+    ] = None,
+    best: Annotated[Path | None, Parameter(help="Write the best settings (TOML) to this file.")] = None,
+    plot: Annotated[Path | None, Parameter(help="Write the sensitivity plot: .svg, .pdf or .png.")] = None,
+    dry_run: Annotated[bool, Parameter(negative="", help="Show the grids and the number of runs.")] = False,
+    data_root: DataRootOption = None,
+) -> int:
+    """Search the grids of an experiment file for the best settings of each stream and method.
+
+    An interrupted search goes on with the same command. With --after, candidates that fall behind are paused, and
+    the result says which and when.
+
+    For example: orthocl search experiments/search_mnist.toml --only rotated-mnist/ewc --plot ewc.svg
+    """
+    experiment = load_experiment(file, only=only or (), seeds=seed or (), overrides=set_ or ())
+    given = {"metric": metric, "after": after, "keep": keep, "samples": samples}
+    table = {**experiment.search, **{key: value for key, value in given.items() if value is not None}}
+    settings = SearchSettings.from_table(table)
+    options = RunOptions(keep_weights=False, data_root=None if data_root is None else str(data_root))
+    if dry_run:
+        _show_grids(find_groups(experiment, settings), settings)
+        return 0
+    at_once = cores() if jobs is None else jobs
+    backend_settings = backend_options(backend_set)
+
+    def make(part: Experiment, how: RunOptions) -> Results:
+        return run_experiment(
+            part,
+            Store(store),
+            jobs=at_once,
+            backend=backend,
+            backend_settings=backend_settings,
+            options=how,
+        )
+
+    result = run_search(experiment, Store(store), settings=settings, options=options, make=make)
+    for group in result.groups:
+        _show(result, group)
+    Console().print(result.to_toml(), markup=False, highlight=False)
+    if best is not None:
+        best.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(best, result.to_toml().encode())
+    if plot is not None:
+        save_figure(sensitivity_figure(result), plot)
+    return 1 if any(result.best(group) is None for group in result.groups) else 0
+
+
+def _show_grids(groups: list[Group], settings: SearchSettings) -> None:
+    table = Table("stream", "method", "axis", "values", box=box.SIMPLE)
+    for group in groups:
+        for number, (axis, values) in enumerate(group.axes.items()):
+            names = (escape(group.stream), escape(group.method)) if number == 0 else ("", "")
+            table.add_row(*names, axis, ", ".join(map(toml_text, values)))
+    console = Console()
+    console.print(table)
+    count = sum(len(trial.runs) for group in groups for trial in group.trials)
+    cuts = f", cut after {', '.join(map(str, settings.after))} tasks" if settings.after else ""
+    console.print(f"{count} runs{cuts}.", highlight=False)
+
+
+def _show(result: SearchResult, group: Group) -> None:
+    """The best candidates, and how many of the others there were."""
+    title = f"{group.stream} / {group.method}"
+    table = Table(
+        result.settings.metric, *group.axes, box=box.SIMPLE, title=escape(title), title_justify="left"
+    )
+    done = [trial for trial in group.trials if trial.status == "finished"]
+    for trial in sorted(done, key=lambda trial: -result.rank(trial.score))[:SHOWN]:
+        table.add_row(f"{trial.score:.4f}", *(toml_text(value) for value in trial.point.values()))
+    console = Console()
+    console.print(table)
+    for status in ("cut", "failed", "unsupported", "unfinished"):
+        count = sum(trial.status == status for trial in group.trials)
+        if count:
+            reason = next(
+                (trial.reason for trial in group.trials if trial.status == status and trial.reason), ""
+            )
+            text = f"{count} {status}" + (f", such as: {reason}" if reason else "")
+            console.print(f"[yellow]{escape(text)}[/]", highlight=False, soft_wrap=True)
