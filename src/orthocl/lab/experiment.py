@@ -36,7 +36,7 @@ from pathlib import Path
 from typing import Any
 
 from orthocl.errors import OrthoclError, SettingsError, unknown_name
-from orthocl.lab.experiment_file import Table, read_file
+from orthocl.lab.experiment_file import Table, merge, read_file
 from orthocl.lab.grid import flat, grid_points, nested, parse_overrides, point_label
 from orthocl.lab.settings import RunSettings, StreamSettings, method_fields
 from orthocl.methods import METHODS
@@ -107,22 +107,18 @@ def make_experiment(
     >>> [run.label for run in make_experiment(content, only=["ogd"]).runs]
     ['rotated-mnist-mini / ogd / seed 1', 'rotated-mnist-mini / ogd / seed 2']
     """
-    content = _with_tables(dict(content))
+    content = merge({}, content)
+    streams, methods = _labels(content, "streams"), _labels(content, "methods")
     for key in content:
-        if key not in TOP:
+        if key not in (*TOP, "selected"):
             raise unknown_name("key of an experiment", key, TOP)
-    for section in ("streams", "methods"):
-        if not content.get(section):
-            raise SettingsError(
-                f"an experiment needs at least one name in `{section}`, such as {section} = [...]"
-            )
     changes = parse_overrides(overrides)
     used_seeds = _seeds(list(seeds) or content.get("seeds", [0]))
-    _check_shared_hyperparameters(content, changes)
+    _check_shared_hyperparameters(content, changes, methods)
     runs = [
         replace(run, seed=seed)
-        for stream in content["streams"]
-        for method in content["methods"]
+        for stream in streams
+        for method in methods
         for run in _pair(content, stream, method, changes)
         for seed in used_seeds
     ]
@@ -208,9 +204,8 @@ def _top_layer(content: Table, stream: str, method: str) -> Table:
 
 
 def _stream_keys(content: Table) -> Table:
-    """The [stream] table; its keys must be known to some stream of the experiment."""
-    names = [str(_entry(content, "streams", label).get("stream", label)) for label in content["streams"]]
-    known = {*STREAM_KEYS, *(key for name in names if name in STREAMS for key in STREAMS[name].options)}
+    """The [stream] table; its keys must be known to some stream."""
+    known = {*STREAM_KEYS, *(key for maker in STREAMS.values() for key in maker.options)}
     return _plain_table(content, "stream", known)
 
 
@@ -282,27 +277,29 @@ def _applicable(changes: Table, method: str) -> Table:
     return {**changes, "method": mine}
 
 
-def _check_shared_hyperparameters(content: Table, changes: Table) -> None:
-    names = [str(_entry(content, "methods", label).get("method", label)) for label in content["methods"]]
-    known = {key for name in names for key in method_fields(name)}
-    shared = [
-        *content.get("method", {}),
-        *changes.get("method", {}),
-        *content.get("grid", {}).get("method", {}),
-    ]
-    for key in shared:
+def _check_shared_hyperparameters(content: Table, changes: Table, labels: Sequence[str]) -> None:
+    """Those of a file must be known to some method, those of the command line to one that is run."""
+    known = {key for name in METHODS for key in method_fields(name)}
+    for key in (*content.get("method", {}), *content.get("grid", {}).get("method", {})):
         if key not in known:
-            raise unknown_name("hyperparameter of any method here", key, known)
+            raise unknown_name("hyperparameter of any method", key, known)
+    names = [str(_entry(content, "methods", label).get("method", label)) for label in labels]
+    here = {key for name in names for key in method_fields(name)}
+    for key in changes.get("method", {}):
+        if key not in here:
+            raise unknown_name("hyperparameter of the methods here", key, here)
 
 
-def _with_tables(content: Table) -> Table:
-    for section in ("streams", "methods"):
-        value = content.get(section, {})
-        if isinstance(value, list):
-            content[section] = {str(name): {} for name in value}
-        elif not isinstance(value, Mapping):
-            raise SettingsError(f"`{section}` must be a list of names or a table of tables, got {value!r}")
-    return content
+def _labels(content: Table, section: str) -> list[str]:
+    tables = content.get(section, {})
+    if not isinstance(tables, Mapping):
+        raise SettingsError(f"`{section}` must be a list of names or a table of tables, got {tables!r}")
+    labels = [str(name) for name in content.get("selected", {}).get(section, tables)]
+    if not labels:
+        raise SettingsError(
+            f"an experiment needs at least one name in `{section}`, such as {section} = [...]"
+        )
+    return labels
 
 
 def _entry(content: Table, section: str, label: str) -> Table:

@@ -15,6 +15,7 @@ else:  # pragma: no cover
     import tomli as tomllib
 
 Table = dict[str, Any]
+SECTIONS = ("streams", "methods")
 
 
 def read_file(path: Path, including: tuple[Path, ...] = ()) -> Table:
@@ -36,21 +37,25 @@ def read_file(path: Path, including: tuple[Path, ...] = ()) -> Table:
 
 
 def merge(lower: Mapping[str, Any], upper: Mapping[str, Any]) -> Table:
-    """Tables merged key by key, the upper one winning. A list of streams or methods selects among lower tables.
+    """Tables merged key by key, the upper one winning.
+
+    A list of streams or methods selects: it goes to `selected`, and the tables below it stay as they are.
 
     >>> merge({"methods": {"sgd": {}, "ewc": {"strength": 2.0}}}, {"methods": ["ewc"]})
-    {'methods': {'ewc': {'strength': 2.0}}}
+    {'methods': {'sgd': {}, 'ewc': {'strength': 2.0}}, 'selected': {'methods': ['ewc']}}
     """
     merged: Table = dict(lower)
     for key, value in upper.items():
         below = merged.get(key)
-        if key in ("streams", "methods") and isinstance(value, list):
-            tables = below if isinstance(below, Mapping) else {}
-            merged[key] = {name: tables.get(name, {}) for name in value}
-        elif key in ("streams", "methods") and isinstance(below, list) and isinstance(value, Mapping):
-            merged[key] = {**{name: {} for name in below}, **value}
+        if key in SECTIONS and isinstance(value, list):
+            merged.setdefault(key, {})
+            merged["selected"] = {**merged.get("selected", {}), key: value}
         elif isinstance(value, Mapping) and isinstance(below, Mapping):
             merged[key] = merge(below, value)
+            if key in SECTIONS and key in merged.get("selected", {}):
+                chosen = merged["selected"][key]
+                added = [name for name in value if name not in chosen]
+                merged["selected"] = {**merged["selected"], key: [*chosen, *added]}
         else:
             merged[key] = value
     return merged

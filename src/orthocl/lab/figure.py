@@ -26,6 +26,8 @@ SUFFIXES = ("svg", "pdf", "png")
 # Okabe and Ito's colours: told apart by colour-blind readers, legible on white and on black.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8c6bb1", "#999999")
 MARKERS = "osD^vP*X"
+INK = "#262626"
+"""Colour of all text and axes; pages replace it by their own."""
 
 
 def accuracy_figure(pairs: Pairs) -> Figure:
@@ -61,8 +63,7 @@ def memorised_figure(pairs: Pairs, task: int = 1) -> Figure:
     def values(record: Record) -> list[float]:
         return [100 * row.get(task, math.nan) for row in record.result.memorised]
 
-    kept = [(run, record) for run, record in pairs if any(task in row for row in record.result.memorised)]
-    return _per_stream(kept, f"accuracy on the memorised samples of task {task}, %", values)
+    return _per_stream(pairs, f"accuracy on the memorised samples of task {task}, %", values)
 
 
 def curves_figure(pairs: Pairs) -> Figure:
@@ -161,23 +162,31 @@ def figure_svg(figure: Figure) -> str:
         axis.patch.set_alpha(0.0)
     _save(figure, out, "svg")
     text = out.getvalue()
-    return text[text.index("<svg") :].replace("#262626", "currentColor")
+    return text[text.index("<svg") :].replace(INK, "currentColor")
 
 
 def _per_stream(pairs: Pairs, label: str, values: Callable[[Record], list[float]]) -> Figure:
-    found = groups(pairs)
-    if not found:
+    """One panel per stream, one line per method. A method keeps its colour even where others have nothing to show."""
+    from matplotlib.ticker import MaxNLocator
+
+    methods = list(dict.fromkeys(method for _, method, _ in groups(pairs)))
+    lines = {
+        (stream, method): rows
+        for stream, method, records in groups(pairs)
+        if not np.isnan(rows := [values(record) for record in records]).all()
+    }
+    if not lines:
         raise DataError("there is no finished run to draw: run the experiment first")
-    streams = list(dict.fromkeys(group[0] for group in found))
-    methods = list(dict.fromkeys(group[1] for group in found))
+    streams = list(dict.fromkeys(stream for stream, _ in lines))
     figure, axes = _panels(len(streams))
     for axis, stream in zip(axes, streams, strict=True):
-        for name, method, records in found:
+        for (name, method), rows in lines.items():
             if name == stream:
-                _line(axis, method, methods.index(method), [values(record) for record in records])
+                _line(axis, method, methods.index(method), rows)
         axis.set_title(stream, fontsize=10)
         axis.set_xlabel("tasks learnt")
         axis.set_ylabel(label)
+        axis.xaxis.set_major_locator(MaxNLocator(integer=True))
     handles = {
         text: handle for axis in axes for handle, text in zip(*axis.get_legend_handles_labels(), strict=True)
     }
@@ -187,6 +196,8 @@ def _per_stream(pairs: Pairs, label: str, values: Callable[[Record], list[float]
         loc="outside lower center",
         ncols=min(6, len(handles)),
         frameon=False,
+        fontsize=9,
+        labelcolor=INK,
     )
     return figure
 
@@ -199,7 +210,7 @@ def _line(axis: Axes, label: str, number: int, rows: Sequence[Sequence[float]]) 
     axis.plot(position, mean, color=colour, marker=marker, markersize=4, linewidth=1.6, label=label)
     if len(rows) > 1:
         spread = values.std(0, ddof=1)
-        axis.fill_between(position, mean - spread, mean + spread, color=colour, alpha=0.15, linewidth=0)
+        axis.fill_between(position, mean - spread, mean + spread, color=colour, alpha=0.12, linewidth=0)
 
 
 def groups(pairs: Iterable[tuple[RunSettings, Record]]) -> list[tuple[str, str, list[Record]]]:
@@ -226,10 +237,9 @@ def _panels(count: int, width: float = 4.4) -> tuple[Figure, list[Axes]]:
     for axis in axes:
         axis.grid(True, color="#8884", linewidth=0.6)
         axis.spines[["top", "right"]].set_visible(False)
-        axis.tick_params(labelsize=8, colors="#262626")
+        axis.tick_params(labelsize=8, colors=INK)
         for spine in axis.spines.values():
-            spine.set_color("#262626")
-        axis.xaxis.label.set_color("#262626")
-        axis.yaxis.label.set_color("#262626")
-        axis.title.set_color("#262626")
+            spine.set_color(INK)
+        for text in (axis.xaxis.label, axis.yaxis.label, axis.title):
+            text.set(color=INK, fontsize=9)
     return figure, axes

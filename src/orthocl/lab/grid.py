@@ -74,8 +74,10 @@ def nested(values: Mapping[str, Any]) -> Table:
 
 def _check_level(what: str, key: str) -> None:
     level, _, name = key.partition(".")
-    if level not in LEVELS or not name:
-        raise unknown_name(what, key, [f"{level}.NAME" for level in LEVELS])
+    if level not in LEVELS:
+        raise unknown_name(f"first part of {what} {key!r}:", level, LEVELS)
+    if not name:
+        raise SettingsError(f"{what} {key!r} needs a name after the first part, such as train.epochs")
 
 
 def _short(value: Any) -> str:

@@ -121,7 +121,6 @@ class _Job:
         }
         self.running.add(run)
         self._tell(job)
-        self.on_event(Event("started", run, settings))
 
     def _listen(self) -> None:
         """Take one event from the nursery."""
@@ -140,7 +139,7 @@ class _Job:
             self._leave_to_others(run, event["text"])
         elif kind == "failed":
             self._fail(run, event["text"])
-        elif kind in ("progress", "interrupted"):
+        elif kind in ("started", "progress", "interrupted"):
             self.on_event(Event(kind, run, self.todo[run], **event))
 
     def _ended(self, run: str, code: int) -> None:

@@ -49,6 +49,10 @@ class Reporter(RunObserver):
         self.accuracy: float | None = None
         self.next = 0.0
 
+    def on_run(self, run: str, settings: RunSettings, folder: Path) -> None:
+        """The run is ours."""
+        self.tell(run=run, kind="started")
+
     def on_start(self, learner: Learner, stream: Stream, progress: Progress) -> None:
         """Count the steps of each task."""
         self.steps = total_steps(

@@ -1,0 +1,226 @@
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from orthocl.errors import SettingsError
+from orthocl.lab import Experiment, RunOptions, Store
+from orthocl.lab.claims import this_process
+from orthocl.lab.executors import make_executor
+from orthocl.lab.executors.local import LocalExecutor, threads_per_run
+from orthocl.lab.laboratory import forecast, ignore, run_experiment
+from orthocl.lab.run import identify
+
+EXPERIMENT = """
+seeds = [1, 2]
+streams = ["rotated-mnist-mini"]
+methods = ["sgd", "ogd+"]
+net.hidden = [16]
+[train]
+epochs = 20
+batch_size = 10
+learning_rate = 0.02
+[stream]
+tasks = 3
+train_size = 200
+test_size = 100
+[method]
+memory_per_task = 20
+"""
+
+
+def command(file: Path, store: Path) -> list[str]:
+    code = (
+        "import sys; from orthocl.lab import RunOptions; from orthocl.lab.laboratory import run_experiment; "
+        "run_experiment(sys.argv[1], sys.argv[2], jobs=2, options=RunOptions(checkpoint_seconds=0.2, threads=1))"
+    )
+    return [sys.executable, "-c", code, str(file), str(store)]
+
+
+def hashes(directory: Path) -> dict[str, str]:
+    return {record.id: record.result_hash for record in Store(directory).records()}
+
+
+def kill_at_random_moments(
+    tmp_path: Path, kills: int, longest: float
+) -> tuple[int, dict[str, str], dict[str, str]]:
+    """Kill -9 the whole process group again and again, then let it finish. How often it was killed, and hashes."""
+    file = tmp_path / "experiment.toml"
+    file.write_text(EXPERIMENT)
+    run_experiment(file, tmp_path / "whole", jobs=0, options=RunOptions(threads=1), on_event=ignore)
+    chance = random.Random(0)
+    killed = 0
+    for _ in range(kills):
+        process = subprocess.Popen(
+            command(file, tmp_path / "killed"), start_new_session=True, stderr=subprocess.DEVNULL
+        )
+        try:
+            process.wait(timeout=chance.uniform(0.5, longest))
+        except subprocess.TimeoutExpired:
+            killed += 1
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+    subprocess.run(command(file, tmp_path / "killed"), check=True, capture_output=True, timeout=300)
+    return killed, hashes(tmp_path / "whole"), hashes(tmp_path / "killed")
+
+
+def test_killed_at_random_moments_the_records_are_identical(tmp_path):
+    killed, whole, resumed = kill_at_random_moments(tmp_path, 3, 5.0)
+    assert killed
+    assert len(whole) == 4
+    assert resumed == whole
+
+
+@pytest.mark.slow
+def test_killed_at_twenty_random_moments_the_records_are_identical(tmp_path):
+    killed, whole, resumed = kill_at_random_moments(tmp_path, 20, 4.0)
+    assert killed >= 3
+    assert resumed == whole
+    assert len(whole) == 4
+
+
+def test_children_die_with_the_process_that_started_them(tmp_path):
+    file = tmp_path / "experiment.toml"
+    file.write_text(EXPERIMENT.replace("epochs = 20", "epochs = 4000"))
+    process = subprocess.Popen(command(file, tmp_path / "store"), stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 60
+    while not list((tmp_path / "store").glob("runs/*/claim-*.json")) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    process.kill()  # this process only, not its children
+    process.wait()
+    store = Store(tmp_path / "store")
+    while any(store.state(run) == "running" for run in store.ids()) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert store.ids()
+    assert {store.state(run) for run in store.ids()} == {"started"}
+
+
+def test_interrupt_writes_checkpoints_and_the_next_call_goes_on(tmp_path):
+    file = tmp_path / "experiment.toml"
+    file.write_text(EXPERIMENT)
+    store = Store(tmp_path / "store")
+    process = subprocess.Popen(command(file, store.directory), stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 60
+    while not list(store.runs.glob("*/progress.jsonl")) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(timeout=60) != 0
+    states = {store.state(run) for run in store.ids()}
+    assert "running" not in states
+    assert "started" in states
+    for run in store.ids():
+        assert store.record(run) is not None or store.checkpoint(run).exists()
+    outcomes = run_experiment(file, store, jobs=2, on_event=ignore).outcomes
+    assert {outcome.status for outcome in outcomes} == {"finished"}
+    assert any(outcome.record.provenance["resumes"] for outcome in outcomes)
+
+
+def test_failures_and_unsupported_pairs_do_not_stop_the_others(store, tiny, tmp_path):
+    runs = [
+        tiny(),
+        tiny(train={"learning_rate": 1e30}),
+        tiny("sgd", seed=2),
+        tiny(),  # the same again is made once
+    ]
+    events = []
+    outcomes = LocalExecutor(jobs=2).run_all(runs, store, options=RunOptions(), on_event=events.append)
+    assert [outcome.status for outcome in outcomes] == ["finished", "failed", "finished", "finished"]
+    assert "smaller learning rate" in outcomes[1].reason
+    assert sum(event.kind == "started" for event in events) == 3
+    assert {event.kind for event in events} >= {"started", "progress", "finished", "failed"}
+    progress = [event for event in events if event.kind == "progress" and event.settings == runs[2]]
+    assert progress[-1].tasks == 3
+    assert progress[-1].steps == 40
+    again = LocalExecutor(jobs=1).run_all(runs[:1], store, options=RunOptions(), on_event=events.append)
+    assert again[0].known
+    assert again[0].record == outcomes[0].record
+    assert events[-1].kind == "known"
+
+
+def test_processes_and_this_process_give_the_same_records(tmp_path, tiny):
+    runs = [tiny("ogd+", settings={"memory_per_task": 20}), tiny("stable-sgd")]
+    found = [
+        [
+            outcome.record.result_hash
+            for outcome in LocalExecutor(jobs=jobs).run_all(
+                runs, Store(tmp_path / str(jobs)), options=RunOptions(threads=1), on_event=ignore
+            )
+        ]
+        for jobs in (0, 2)
+    ]
+    assert found[0] == found[1]
+
+
+def test_two_callers_on_one_store_share_the_work(tmp_path):
+    file = tmp_path / "experiment.toml"
+    file.write_text(EXPERIMENT)
+    callers = [
+        subprocess.Popen(command(file, tmp_path / "store"), stderr=subprocess.PIPE, text=True)
+        for _ in range(2)
+    ]
+    texts = [caller.communicate(timeout=300)[1] for caller in callers]
+    assert [caller.returncode for caller in callers] == [0, 0]
+    started = [text.count("started ") for text in texts]
+    assert sum(started) == 4, f"every run is made once: {texts}"
+    assert len(hashes(tmp_path / "store")) == 4
+
+
+def test_a_run_of_a_dead_owner_is_taken_over(store, tiny):
+    run = tiny()
+    folder = store.folder(identify([run])[0])
+    folder.mkdir(parents=True)
+    dead = this_process() | {"pid": 2**22 - 1, "released": False}
+    (folder / "claim-1.json").write_text(json.dumps(dead))
+    (outcome,) = LocalExecutor(jobs=1).run_all([run], store, options=RunOptions(), on_event=ignore)
+    assert outcome.status == "finished"
+
+
+def test_a_process_that_is_killed_is_a_failure_with_a_reason(store, tiny):
+    run = tiny(train={"epochs": 4000})
+
+    def kill(event):
+        if event.kind == "progress":
+            (claim,) = store.runs.glob("*/claim-*.json")
+            os.kill(json.loads(claim.read_text())["pid"], signal.SIGKILL)
+
+    (outcome,) = LocalExecutor(jobs=1).run_all([run], store, options=RunOptions(), on_event=kill)
+    assert outcome.status == "failed"
+    assert "SIGKILL" in outcome.reason
+
+
+def test_threads_share_the_cores(monkeypatch):
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)), raising=False)
+    assert [threads_per_run(jobs) for jobs in (1, 3, 8, 99)] == [8, 2, 1, 1]
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    assert threads_per_run(1) == 1
+
+
+def test_executors_by_name():
+    assert make_executor("local", {"jobs": 3}) == LocalExecutor(3)
+    with pytest.raises(SettingsError, match="did you mean 'local'"):
+        make_executor("lokal", {})
+    with pytest.raises(SettingsError, match="did you mean 'jobs'"):
+        make_executor("local", {"job": 3})
+    with pytest.raises(SettingsError, match="0 or more"):
+        LocalExecutor(-1)
+
+
+def test_forecast_says_what_is_there_and_how_long_the_rest_takes(store, tiny):
+    runs = [tiny(), tiny("ewc"), tiny("sgd", train={"epochs": 4})]
+    run_experiment(Experiment("one", (runs[0],)), store, jobs=0, on_event=ignore)
+    done, probed, known = forecast(runs, store)
+    assert (done.state, done.seconds) == ("finished", 0.0)
+    assert (probed.state, probed.basis) == ("new", "probe")
+    assert probed.seconds > 0
+    assert known.basis == "record"
+    seconds = store.record(identify(runs[:1])[0]).metric("seconds")
+    assert known.seconds == pytest.approx(2 * seconds)
