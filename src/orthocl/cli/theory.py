@@ -223,8 +223,8 @@ def order(
     kernel = make_kernel(setup, tasks)
     data = [(task.inputs, task.targets) for task in tasks]
     curriculum = Curriculum(kernel, data, rule=rule, ridge=setup.ridge, memory=memory)
-    with progress_bar("searching", 1) as advance:
-        best = curriculum.best_order(method, progress=lambda done, total: advance(done // total))
+    with progress_bar("searching") as advance:
+        best = curriculum.best_order(method, progress=advance)
     given = tuple(range(1, len(tasks) + 1))
     orders = [
         best,

@@ -13,13 +13,13 @@ from rich.table import Table
 
 
 @contextmanager
-def progress_bar(description: str, total: int) -> Iterator[Callable[[int], None]]:
-    """A bar on the error stream; call what it yields with how much is done."""
+def progress_bar(description: str, total: int | None = None) -> Iterator[Callable[..., None]]:
+    """A bar on the error stream; call what it yields with how much is done, and of how much if not known before."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     console = Console(stderr=True)
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         bar = progress.add_task(description, total=total)
-        yield lambda done: progress.update(bar, completed=done)
+        yield lambda done, total=total: progress.update(bar, completed=done, total=total)
 
 
 def emit(title: str, rows: Sequence[dict[str, Any]], extra: dict[str, Any], as_json: bool) -> None:

@@ -1,0 +1,24 @@
+"""The guide's code runs as it stands."""
+
+import re
+from pathlib import Path
+
+TEXT = (Path(__file__).parents[2] / "docs" / "theory.md").read_text()
+
+
+def test_python_blocks_run_in_order(capsys):
+    blocks = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
+    assert len(blocks) == 3
+    names: dict[str, object] = {}
+    for block in blocks:
+        exec(block, names)
+    assert names["best"].exact
+    assert names["solution"].dissimilarity(3) > 0
+    assert "Drift(task=1" in capsys.readouterr().out
+
+
+def test_commands_exist():
+    from orthocl.cli.theory import app
+
+    for command in re.findall(r"^orthocl theory (\w+)", TEXT, re.MULTILINE):
+        assert command in app
