@@ -116,7 +116,7 @@ def test_trees(tmp_path):
         special("data/pipe", tarfile.FIFOTYPE),
         special("data/device", tarfile.CHRTYPE),
     ],
-    ids=str,
+    ids=lambda member: member[0] if isinstance(member, tuple) else member.name,
 )
 def test_trees_never_leave_their_folder(tmp_path, member):
     with pytest.raises(SourceError, match=r"unsafe path|link or device"):
