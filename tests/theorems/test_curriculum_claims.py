@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from orthocl.theory import Curriculum, curriculum_claims
+from orthocl.errors import SettingsError
+from orthocl.theory import Curriculum, curriculum_claims, solve_stream
 
 
 def linear(x, z):
@@ -130,6 +131,38 @@ def test_heuristics_are_never_better_than_brute_force_and_near_it(rule, ridge, m
         ):
             assert order.complexity >= best * (1 - 1e-9)
             assert sorted(order.tasks) == [1, 2, 3, 4, 5]
+
+
+def test_programme_over_subsets_is_a_heuristic_with_ridge():
+    for seed in range(3):
+        curriculum = Curriculum(linear, random_tasks(seed, 5), rule="ogd", ridge=1.0)
+        found = curriculum.best_order("subsets")
+        assert not found.exact
+        best = curriculum.best_order("auto")
+        assert best.exact  # up to six tasks all orders are tried
+        assert best.complexity * (1 - 1e-9) <= found.complexity <= 1.1 * best.complexity
+        assert curriculum.complexity(found.tasks) == pytest.approx(found.complexity)
+
+
+def test_more_tasks_than_can_be_tried():
+    curriculum = Curriculum(linear, random_tasks(0, 7, samples=2), rule="sgd")
+    found = curriculum.best_order("auto", beam_width=3)
+    assert not found.exact
+    assert found.complexity <= curriculum.greedy_order().complexity * (1 + 1e-9)
+    with pytest.raises(SettingsError, match="remembers everything"):
+        curriculum.best_order("subsets")
+
+
+def test_dissimilarity_matrix_against_pairs():
+    tasks = random_tasks(3, 3)
+    for rule in ("sgd", "ogd"):
+        table = Curriculum(linear, tasks, rule=rule, ridge=0.2).dissimilarity_matrix()
+        for j in range(3):
+            alone = solve_stream(linear, [tasks[j]], rule=rule, ridge=0.2)
+            assert float(table[0, j]) == pytest.approx(alone.dissimilarity(1), rel=1e-9)
+            for i in range(3):
+                pair = solve_stream(linear, [tasks[i], tasks[j]], rule=rule, ridge=0.2)
+                assert float(table[i + 1, j]) == pytest.approx(pair.dissimilarity(2), rel=1e-8)
 
 
 def test_greedy_is_not_optimal():

@@ -99,6 +99,32 @@ def test_alignment_agrees_with_explicit_gradients(problem):
         assert alignment.steps == pytest.approx(float(cosine), abs=1e-9)
 
 
+def test_old_heads_are_kept_when_only_shared_weights_are_projected(off_span):
+    """A linearised network with two heads: the new head learns freely, the old one is not trained."""
+    generator = torch.Generator().manual_seed(4)
+    with torch.random.fork_rng():
+        torch.manual_seed(4)
+        trunk = nn.Sequential(nn.Linear(4, 12), nn.Tanh()).double()
+        heads = [nn.Linear(12, 2).double() for _ in range(2)]
+    x = [torch.randn(6, 4, generator=generator, dtype=torch.float64) for _ in range(2)]
+
+    def tangents(task: int, of: nn.Module) -> torch.Tensor:
+        outputs = heads[task](trunk(x[task])).flatten()
+        rows = [torch.autograd.grad(u, list(of.parameters()), retain_graph=True) for u in outputs]
+        return torch.stack([torch.cat([part.flatten() for part in row]) for row in rows])
+
+    projector = off_span(tangents(0, trunk))
+    shared, own = tangents(1, trunk), tangents(1, heads[1])
+    target = torch.randn(12, generator=generator, dtype=torch.float64)
+    moved, head = torch.zeros(shared.shape[1]).double(), torch.zeros(own.shape[1]).double()
+    for _ in range(300):
+        error = shared @ moved + own @ head - target
+        moved = moved - 0.01 * projector @ (shared.T @ error)
+        head = head - 0.01 * own.T @ error
+    assert moved.norm() > 1e-2
+    assert (tangents(0, trunk) @ moved).abs().max() < 1e-10
+
+
 @pytest.fixture(scope="module")
 def classes():
     """A small classifier, three tasks of three classes, all logits as points."""

@@ -27,6 +27,26 @@ def distributions() -> list[tuple[Tensor, Tensor, Tensor]]:
     return found
 
 
+def test_several_outputs():
+    """One-hot targets, three tasks: the vector form, with 2 sqrt(2) rho and the trace over all outputs."""
+    tasks = distributions()
+    generator = torch.Generator().manual_seed(2)
+    for _ in range(40):
+        samples = []
+        for x, weight, positive in tasks:
+            drawn = torch.multinomial(weight, 600, replacement=True, generator=generator)
+            right = (torch.rand(600, generator=generator, dtype=torch.float64) < positive[drawn]).double()
+            samples.append((x[drawn], torch.stack([right, 1 - right], 1)))
+        solution = solve_stream(lambda x, z: x @ z.T, samples, rule="ogd", ridge=100.0)
+        for task, (x, weight, positive) in enumerate(tasks, start=1):
+            u = solution.predict(x)
+            one, other = torch.eye(2, dtype=torch.float64)
+            loss = [(u - y).square().sum(1).clamp(max=1) for y in (one, other)]
+            risk = float((weight * (positive * loss[0] + (1 - positive) * loss[1])).sum())
+            for form in ("sound", "sequential"):
+                assert risk <= generalisation_bound(solution, task=task, unit_radius=0.25, form=form).value
+
+
 @pytest.mark.parametrize("rule", ["sgd", "ogd"])
 def test_no_violation_in_200_draws_and_not_vacuous(rule):
     tasks = distributions()

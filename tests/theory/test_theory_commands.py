@@ -20,6 +20,7 @@ def test_solve(capsys, tmp_path):
     found = run(capsys, "solve", *SMALL, "--figure", str(figure))
     assert [row["task"] for row in found["rows"]] == [1, 2]
     assert found["rows"][0]["kept"] < 1e-9
+    assert abs(found["gradient_alignment"][0]["projected"]) < 1e-9
     assert figure.read_text().startswith("<?xml")
     other = run(
         capsys,

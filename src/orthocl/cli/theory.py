@@ -29,6 +29,7 @@ from orthocl.theory import (
     figures,
     forgetting_drift,
     generalisation_bound,
+    gradient_alignment,
     overlay,
     solve_stream,
 )
@@ -123,6 +124,9 @@ def solve(
         "complexity_proxy_R_T": sum(terms),
         "average_accuracy": float(accuracies[-1].mean()),
         "accuracies": accuracies.tolist(),
+        "gradient_alignment": [asdict(each) for each in gradient_alignment(solution, len(tasks))]
+        if rule == "ogd"
+        else [],
         "tasks": [task.name for task in tasks],
         "rule": rule,
         "ridge": setup.ridge,

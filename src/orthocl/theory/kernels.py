@@ -5,7 +5,6 @@ Paper: section 3.3, k(x, x') = grad f_0(x) . grad f_0(x').
 
 from __future__ import annotations
 
-import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 
@@ -14,6 +13,7 @@ import torch
 from torch import Tensor
 
 from orthocl.errors import DataError, SettingsError
+from orthocl.tangents.planner import available_bytes
 from orthocl.theory.points import Points, PointsLike, as_points, row_chunks
 
 KernelFunction = Callable[[Tensor, Tensor], "Tensor | np.ndarray"]
@@ -137,21 +137,13 @@ def as_kernel(kernel: KernelLike) -> Kernel:
     raise SettingsError(f"expected a kernel or a function (x, z) -> matrix, got {type(kernel).__name__}")
 
 
-def available_memory() -> int | None:
-    """Bytes of main memory that are free now, or None where the system does not say."""
-    try:
-        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, ValueError, OSError):
-        return None
-
-
 def check_memory(needed: int, limit: int | None, what: str, advice: str) -> None:
     """Refuse before computing when `what` needs more bytes than there are.
 
     Raises:
         SettingsError: with the price, the limit and the advice.
     """
-    allowed = limit if limit is not None else available_memory()
+    allowed = limit if limit is not None else available_bytes()
     if allowed is not None and needed > allowed:
         raise SettingsError(
             f"{what} needs {needed / 1e9:.2f} GB and {allowed / 1e9:.2f} GB are allowed: {advice}, "

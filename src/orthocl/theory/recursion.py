@@ -120,7 +120,7 @@ def recurse(
             whitened = state.factor.whiten(_cross(gram, state.kept, rows))
             effective = _clean(base - whitened.T @ whitened if len(whitened) else base, cutoff)
         else:
-            effective = base
+            effective = base.clone()  # a view would keep the whole joint matrix alive
         residual = target - state.outputs[-1][rows]
         solved = solve_ridge(effective, residual, ridge, cutoff)
         span = torch.zeros_like(initial).index_add_(0, rows, solved.in_range)

@@ -65,7 +65,7 @@ class EffectiveKernel(Kernel):
         return (plain - self._whitened(points).square().sum(0)).clamp_min(0)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Solution:
     """The closed form of learning a stream task after task. Tasks count from 1; `after=0` is initialisation.
 
@@ -105,6 +105,9 @@ class Solution:
     def __len__(self) -> int:
         """Number of tasks."""
         return len(self.blocks)
+
+    def __repr__(self) -> str:
+        return f"Solution({len(self)} tasks, {self.rule}, ridge {self.ridge:g}, {len(self.points)} points)"
 
     # -- the function ---------------------------------------------------------------------------------
 
