@@ -270,7 +270,7 @@ def remote_run(job: dict[str, Any], mailbox: Any) -> tuple[Report, dict[str, byt
     last = [0.0]
 
     def tell(**event: Any) -> None:
-        if time.monotonic() - last[0] >= POLL_SECONDS:
+        if event["kind"] == "progress" and time.monotonic() - last[0] >= POLL_SECONDS:
             last[0] = time.monotonic()
             mailbox.put.remote(event)
 
