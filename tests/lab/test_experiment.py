@@ -136,6 +136,14 @@ def test_only_takes_patterns_and_pairs(tmp_path):
         labels("spilt")
 
 
+def test_only_in_the_file_and_on_the_command_line(tmp_path):
+    path = write(tmp_path, 'only = ["split", "*/ewc"]\n' + LAYERED)
+    labels = {(r.stream_label, r.method_label) for r in load_experiment(path, only=["ewc"]).runs}
+    assert labels == {("split", "ewc"), ("rotated-mnist-mini", "ewc")}
+    with pytest.raises(SettingsError, match="list of patterns"):
+        load_experiment(write(tmp_path, 'only = "split"\n' + LAYERED))
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [

@@ -5,6 +5,7 @@
     seeds = [1, 2, 3]
     streams = ["rotated-mnist-mini"]     # a list of names, or tables as below
     methods = ["sgd", "ogd+"]
+    only = ["rotated*/ogd*"]             # patterns: choose among what the tables make, as --only does
 
     [train]                              # for all runs; [net], [stream] and [method] likewise
     epochs = 5
@@ -43,7 +44,7 @@ from orthocl.methods import METHODS
 from orthocl.streams import STREAMS
 
 TOP = (
-    *("name", "description", "include", "seeds", "streams", "methods"),
+    *("name", "description", "include", "seeds", "streams", "methods", "only"),
     *("train", "net", "stream", "method", "grid", "table", "search"),
 )
 STREAM_KEYS = [item.name for item in fields(StreamSettings) if item.name not in ("name", "options")]
@@ -124,7 +125,7 @@ def make_experiment(
     ]
     return Experiment(
         str(content.get("name", "experiment")),
-        tuple(select(runs, only)),
+        tuple(select(select(runs, _patterns(content)), only)),
         str(content.get("description", "")),
         tuple(_plain_table(content, "table", ("metrics",)).get("metrics", ())),
         content.get("search", {}),
@@ -288,6 +289,13 @@ def _check_shared_hyperparameters(content: Table, changes: Table, labels: Sequen
     for key in changes.get("method", {}):
         if key not in here:
             raise unknown_name("hyperparameter of the methods here", key, here)
+
+
+def _patterns(content: Table) -> list[str]:
+    patterns = content.get("only", [])
+    if not isinstance(patterns, list) or not all(isinstance(pattern, str) for pattern in patterns):
+        raise SettingsError(f'`only` must be a list of patterns such as "ogd*", got {patterns!r}')
+    return patterns
 
 
 def _labels(content: Table, section: str) -> list[str]:
