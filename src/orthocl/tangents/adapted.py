@@ -35,6 +35,7 @@ class AdapterLayer:
         self.adapter, self.module, self.block = adapter, module, block
         self.dtype = module.weight.dtype
         self.cache: Tensor | None = None
+        self._one = torch.ones(1, 1, dtype=self.dtype, device=module.weight.device)
         # Views are made once: in a step of two milliseconds every small operation counts.
         self._views = None if block.deltas.dtype != self.dtype else _views(block.inputs, block.deltas)
 
@@ -51,8 +52,8 @@ class AdapterLayer:
         if self.cache is not None and index is not None:
             self.adapter.batch_index = None
             return self._cached(x, index)
-        kernel = x @ self.factors[1]
-        return kernel.add_(1.0) if self.block.bias else kernel
+        inputs_t = self.factors[1]
+        return torch.addmm(self._one, x, inputs_t) if self.block.bias else x @ inputs_t
 
     def _cached(self, x: Tensor, index: Tensor) -> Tensor:
         if self.cache is None or len(index) != len(x):
