@@ -268,7 +268,7 @@ def overlay_command(
         128,
         512,
     ),
-    steps: Annotated[int, Parameter(help="Full-batch steps per task.")] = 500,
+    steps: Annotated[int, Parameter(help="Full-batch steps per task.")] = 200,
     setup: OverlaySetup | None = None,
     figure: FigurePath = None,
     json_output: AsJson = False,

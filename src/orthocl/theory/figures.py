@@ -8,6 +8,7 @@ from pathlib import Path
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.ticker import NullLocator
 from torch import Tensor
 
 from orthocl.errors import SettingsError, unknown_name
@@ -102,7 +103,7 @@ def bound_figure(bounds: Sequence[Bound], risks: Sequence[float], errors: Sequen
     axis.set_title(
         f"{bounds[0].form} bound after task {bounds[0].after} (above 1: says nothing)", fontsize=10
     )
-    axis.legend(fontsize=8, frameon=False)
+    axis.legend(fontsize=8, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
     return figure
 
 
@@ -139,7 +140,7 @@ def overlay_figure(overlays: Sequence[Overlay]) -> Figure:
         label="width$^{-1/2}$",
     )
     left.set_xticks(widths, [str(width) for width in widths])
-    left.minorticks_off()
+    left.xaxis.set_minor_locator(NullLocator())
     left.set_xlabel("width")
     left.set_title("trained network - closed form (rms)", fontsize=10)
     left.legend(fontsize=7, frameon=False)
