@@ -11,7 +11,7 @@ from cyclopts import App, Parameter
 from rich.console import Console
 from rich.markup import escape
 
-from orthocl.cli.options import cores
+from orthocl.cli.options import SeedOption, SetOption, cores
 from orthocl.cli.run import show_results
 from orthocl.lab.experiment import load_experiment
 from orthocl.lab.laboratory import run_experiment
@@ -27,6 +27,8 @@ def demo(
     *,
     out: Annotated[Path, Parameter(help="Folder for the records and the report.")] = Path("orthocl-demo"),
     jobs: Annotated[int | None, Parameter(help="Runs at a time; all cores by default.")] = None,
+    seed: SeedOption = None,
+    set_: SetOption = None,
     fresh: Annotated[
         bool, Parameter(negative="", help="Forget earlier results in that folder first.")
     ] = False,
@@ -39,7 +41,7 @@ def demo(
     if fresh:
         shutil.rmtree(out / "store", ignore_errors=True)
     with resources.as_file(resources.files("orthocl.lab") / "demo.toml") as file:
-        experiment = load_experiment(file)
+        experiment = load_experiment(file, seeds=seed or (), overrides=set_ or ())
     console.print(f"[bold]{experiment.name}[/]. {experiment.description}", highlight=False)
     at_once = max(1, cores() if jobs is None else jobs)
     results = run_experiment(

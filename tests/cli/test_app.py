@@ -1,0 +1,89 @@
+from __future__ import annotations
+
+import pytest
+
+from orthocl.cli.app import GROUPS, call, make_app
+from orthocl.errors import DataError
+
+
+def test_help_names_every_part(capsys):
+    assert call(["--help"]) == 0
+    text = capsys.readouterr().out
+    for name in ("demo", "run", "runs", "report", "list", "data", "check"):
+        assert f" {name} " in text
+
+
+@pytest.mark.parametrize("name", GROUPS)
+def test_every_part_has_help(name, capsys):
+    try:
+        make_app([name])[name]
+    except KeyError:
+        pytest.skip(f"no command {name}")
+    assert call([name, "--help"]) == 0
+    assert "Usage: orthocl " + name in capsys.readouterr().out
+
+
+def test_version(capsys):
+    from orthocl import __version__
+
+    assert call(["--version"]) == 0
+    assert capsys.readouterr().out.strip() == __version__
+
+
+def test_errors_come_without_a_traceback(capsys):
+    assert call(["run", "--stream", "rotated-mnist-min", "--method", "sgd"]) == 2
+    captured = capsys.readouterr()
+    assert "did you mean 'rotated-mnist-mini'" in captured.err
+    assert "Traceback" not in captured.err + captured.out
+
+
+def test_debug_shows_the_traceback():
+    from orthocl.errors import SettingsError
+
+    with pytest.raises(SettingsError):
+        call(["run", "--debug", "--stream", "rotated-mnist-min", "--method", "sgd"])
+
+
+@pytest.mark.parametrize("arguments", [["rnu"], ["run", "--strem", "x"], ["run", "--jobs", "many"]])
+def test_wrong_usage_is_exit_code_2(arguments, capsys):
+    assert call(arguments) == 2
+    captured = capsys.readouterr()
+    assert "Error" in captured.out + captured.err
+
+
+@pytest.mark.parametrize(
+    ("error", "code"), [(KeyboardInterrupt(), 130), (DataError("gone"), 2), (SystemExit(3), 3)]
+)
+def test_exit_codes(monkeypatch, capsys, error, code):
+    from orthocl.cli import list as listing
+
+    def fail(*_):
+        raise error
+
+    monkeypatch.setattr(listing, "_show", fail)
+    assert call(["list", "metrics"]) == code
+
+
+def test_a_bug_is_not_hidden(monkeypatch):
+    from orthocl.cli import list as listing
+
+    monkeypatch.setattr(listing, "_show", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        call(["list", "metrics"])
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        ("methods", ["ogd+", "memory_per_task = 100", "stable-sgd"]),
+        ("streams", ["rotated-mnist-mini", "15 tasks"]),
+        ("metrics", ["aac", "forgetting-since-learnt"]),
+        ("nets", ["mlp", "lenet", "hidden"]),
+    ],
+)
+def test_lists(kind, words, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    assert call(["list", kind]) == 0
+    text = capsys.readouterr().out
+    for word in words:
+        assert word in text
