@@ -8,6 +8,7 @@ from torch import nn
 
 from orthocl.errors import DataError, SettingsError, UnsupportedError
 from orthocl.tangents import Tangents, collect
+from orthocl.tangents.blocks import inner_products
 
 EXPECTED_KINDS = {
     "mlp": {"factored"},
@@ -84,6 +85,13 @@ def test_all_logits_share_their_inputs(make_problem):
     every = collect(problem.model, problem.x, problem.y, parameters=problem.parameters, variant="all")
     assert every.blocks[0].inputs.shape == one.blocks[0].inputs.shape
     assert every.blocks[0].deltas.shape[0] == 3 * one.blocks[0].deltas.shape[0]
+
+
+def test_symmetric_products_in_blocks():
+    torch.manual_seed(0)
+    left = torch.randn(600, 7)
+    torch.testing.assert_close(inner_products(left, left), left.double() @ left.double().t())
+    torch.testing.assert_close(inner_products(left, left[:5]), left.double() @ left[:5].double().t())
 
 
 def test_default_chunks_shrink_with_the_number_of_outputs():

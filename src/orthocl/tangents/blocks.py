@@ -26,6 +26,8 @@ Kind = Literal["dense", "factored", "patches"]
 Shape = tuple[int, ...]
 # Temporary tensors of the products below stay under this many numbers.
 WORKSPACE = 1 << 23
+# Rows of a symmetric product that are computed together.
+SYMMETRIC_BLOCK = 256
 
 
 def accurate(dtype: torch.dtype) -> torch.dtype:
@@ -40,10 +42,18 @@ def slices(rows: int, numbers_per_row: int) -> Iterator[slice]:
 
 
 def inner_products(left: Tensor, right: Tensor) -> Tensor:
-    """The matrix left right^T, accumulated in float64, whatever the factors are stored in."""
+    """The matrix left right^T, accumulated in float64 whatever the factors are stored in."""
     total = left.new_zeros(len(left), len(right), dtype=torch.float64)
+    blocks = [slice(s, s + SYMMETRIC_BLOCK) for s in range(0, len(left), SYMMETRIC_BLOCK)]
     for columns in slices(left.shape[1], max(len(left), len(right))):
-        total.addmm_(left[:, columns].double(), right[:, columns].double().t())
+        first = left[:, columns].double()
+        if right is left:  # only what is on and below the diagonal
+            for rows in blocks:
+                total[rows, : rows.stop].addmm_(first[rows], first[: rows.stop].t())
+        else:
+            total.addmm_(first, right[:, columns].double().t())
+    for rows in blocks if right is left else []:
+        total[: rows.start, rows] = total[rows, : rows.start].t()
     return total
 
 

@@ -11,6 +11,10 @@ from torch import Tensor
 PANEL = 64
 # Columns eliminated between two updates of the rest of the matrix.
 BLOCK = 64
+# Squared distance, as a share of the largest squared norm, above which rows need no pivoting.
+WELL_CONDITIONED = 1e-8
+# Roundings of K that a squared distance must exceed to count.
+ROUNDINGS = 16.0
 
 
 class GrowingCholesky:
@@ -20,7 +24,7 @@ class GrowingCholesky:
 
     >>> factor = GrowingCholesky()
     >>> gram = torch.tensor([[4.0, 2.0], [2.0, 5.0]], dtype=torch.float64)
-    >>> factor.extend(torch.zeros(0, 2), gram, threshold=1e-12).tolist()
+    >>> factor.extend(torch.zeros(0, 2), gram, scale=5.0, tolerance=1e-12).tolist()
     [0, 1]
     >>> factor.solve(torch.tensor([8.0, 12.0], dtype=torch.float64))
     tensor([1., 2.], dtype=torch.float64)
@@ -59,9 +63,9 @@ class GrowingCholesky:
             solved[start:end] = torch.linalg.solve_triangular(panel[:, start:], rest, upper=False)
         return solved
 
-    def solve(self, right: Tensor) -> Tensor:
-        """K^-1 c for a vector c."""
-        solved = self.solve_lower(right[:, None])
+    def solve_upper(self, right: Tensor) -> Tensor:
+        """L^-T B for B of shape (size, n)."""
+        solved = right.clone()
         for panel in reversed(self.panels):
             end = panel.shape[1]
             start = end - len(panel)
@@ -69,21 +73,41 @@ class GrowingCholesky:
                 panel[:, start:].t(), solved[start:end], upper=True
             )
             solved[:start].addmm_(panel[:, :start].t(), solved[start:end], alpha=-1)
-        return solved[:, 0]
+        return solved
 
-    def extend(self, cross: Tensor, gram: Tensor, threshold: float) -> Tensor:
+    def solve(self, right: Tensor) -> Tensor:
+        """K^-1 c for a vector c."""
+        return self.solve_upper(self.solve_lower(right[:, None]))[:, 0]
+
+    def extend(self, cross: Tensor, gram: Tensor, scale: float, tolerance: float) -> Tensor:
         """Join new rows and return the indices of those that were kept, in the order of the new rows of L.
+
+        A row is turned away if its squared distance from the span of the others is at most tolerance x
+        scale: it adds no direction, only rounding noise divided by almost nothing. Its distance is the
+        difference of its norm and that of K^-1-weighted rows, x^T K x with x = K^-1 c; where the present rows
+        are almost dependent, x is large and the rounding of K, eps x scale x ||x||^2, hides the distance:
+        a distance that is no larger than that is not one either.
 
         Args:
             cross: inner products of the present rows with the new ones, (size, n).
             gram: inner products of the new rows, (n, n).
-            threshold: a row whose squared distance from the span of the others is at most this is
-                turned away: it adds no direction, only rounding noise divided by almost nothing.
+            scale: the largest squared norm of all rows.
+            tolerance: share of the scale below which a squared distance counts as zero.
         """
         projected = self.solve_lower(cross) if self.size else gram.new_zeros(0, len(gram))
         rest = gram - projected.t() @ projected
+        threshold = torch.full_like(rest.diagonal(), tolerance * scale)
+        if self.size:
+            hidden = self.solve_upper(projected).square().sum(0)
+            threshold = threshold.maximum(ROUNDINGS * torch.finfo(torch.float64).eps * scale * hidden)
         factor, failed = torch.linalg.cholesky_ex(rest)
-        if int(failed) == 0 and len(gram) and bool((factor.diagonal().square() > threshold).all()):
+        # Without pivoting only what is far from dependent can be told apart from it.
+        clear = max(WELL_CONDITIONED, tolerance) * scale
+        if (
+            len(gram)
+            and int(failed) == 0
+            and bool((factor.diagonal().square() > threshold.clamp(min=clear)).all())
+        ):
             kept = torch.arange(len(gram), device=gram.device)
         else:
             kept, factor = pivoted_cholesky(rest, threshold)
@@ -97,10 +121,10 @@ class GrowingCholesky:
             self.panels.append(rows[start:end, : before + end].clone())
 
 
-def pivoted_cholesky(matrix: Tensor, threshold: float) -> tuple[Tensor, Tensor]:
+def pivoted_cholesky(matrix: Tensor, threshold: Tensor) -> tuple[Tensor, Tensor]:
     """Pivots and L with L L^T = matrix[pivots][:, pivots], largest remaining diagonal first.
 
-    Stops when no remaining diagonal exceeds the threshold. Blocked as LAPACK's pstrf: the matrix is
+    Stops when no remaining diagonal exceeds its row's threshold. Blocked as LAPACK's pstrf: the matrix is
     updated once per block of columns, by one matrix product.
     """
     rest = (matrix + matrix.t()) / 2
@@ -113,11 +137,11 @@ def pivoted_cholesky(matrix: Tensor, threshold: float) -> tuple[Tensor, Tensor]:
     while not done and len(pivots) < size:
         start = len(pivots)
         while len(pivots) < min(start + BLOCK, size):
-            pivot = int(torch.where(free, residual, -torch.inf).argmax())
-            value = float(residual[pivot])
-            done = not value > threshold
+            pivot = int(torch.where(free & (residual > threshold), residual, -torch.inf).argmax())
+            done = not bool(free[pivot] & (residual[pivot] > threshold[pivot]))
             if done:
                 break
+            value = float(residual[pivot])
             here = slice(start, len(pivots))
             column = rest[:, pivot] - factor[:, here] @ factor[pivot, here]
             column = torch.where(free, column / value**0.5, 0.0)

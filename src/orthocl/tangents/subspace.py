@@ -30,8 +30,8 @@ class Subspace:
     aside rather than forgotten, so that removing the owner of its double brings it back.
 
     With `components=k`, `append` protects only the k principal directions of the new tangents (PCA-OGD):
-    with K = U diag(s) U^T they are diag(s)^-1/2 U_k^T G, combinations of the rows, kept as a k x m mixing
-    matrix beside the factors. All else is the same.
+    with K = U diag(s) U^T they are (up to their length) diag(s)^-1/2 U_k^T G, combinations of the rows, kept as a
+    k x m mixing matrix beside the factors. All else is the same.
 
     Args:
         parameters: the protected parameters by name; gradients and updates are sequences aligned with them.
@@ -123,7 +123,7 @@ class Subspace:
             tangents, gram = tangents.select(alive), gram[alive][:, alive]
         if tangents.rows == 0:
             return 0
-        kept = self._factor.extend(self._cross(tangents), gram, threshold)
+        kept = self._factor.extend(self._cross(tangents), gram, self.largest, self.tolerance)
         if len(kept) < tangents.rows:
             rest = torch.ones(tangents.rows, dtype=torch.bool, device=kept.device)
             rest[kept] = False
@@ -140,16 +140,19 @@ class Subspace:
             raise SettingsError(f"expected at least one principal component, got {components}")
         values, vectors = torch.linalg.eigh(gram)
         first = values.flip(0)[:components] > threshold
-        mixing = (vectors.flip(1)[:, :components][:, first] / values.flip(0)[:components][first].sqrt()).t()
+        # Directions as long as the longest tangent: one scale, and one tolerance, for both kinds.
+        lengths = (self.largest / values.flip(0)[:components][first]).sqrt()
+        mixing = (vectors.flip(1)[:, :components][:, first] * lengths).t()
         if len(mixing) == 0:
             return 0
-        # The directions have norm 1 whatever the tangents' scale: so has the tolerance.
-        kept = self._factor.extend(
-            self._cross(tangents) @ mixing.t(), mixing @ gram @ mixing.t(), self.tolerance
-        )
+        kept = self._extend_mixed(tangents, gram, mixing)
         if len(kept):
             self._join(tangents, owner, mixing[kept])
         return len(kept)
+
+    def _extend_mixed(self, tangents: Tangents, gram: Tensor, mixing: Tensor) -> Tensor:
+        cross = self._cross(tangents) @ mixing.t()
+        return self._factor.extend(cross, mixing @ gram @ mixing.t(), self.largest, self.tolerance)
 
     def _cross(self, tangents: Tangents) -> Tensor:
         """Inner products of the present directions with new tangents."""
@@ -192,9 +195,7 @@ class Subspace:
             return
         gram = tangents.gram()
         self.largest = max(self.largest, float(gram.diagonal().max()))
-        kept = self._factor.extend(
-            self._cross(tangents) @ mixing.t(), mixing @ gram @ mixing.t(), self.tolerance
-        )
+        kept = self._extend_mixed(tangents, gram, mixing)
         self._join(tangents, owner, mixing[kept])
 
     # ---- what it does to a gradient
