@@ -6,7 +6,8 @@ submitit asks `sacct`, which fails on clusters without accounting.
 
 A run that comes near its time limit writes a checkpoint and puts its job back into the queue, where it goes on. It
 watches the time by itself: Slurm's warning signal comes up to a minute early, which for limits below ten minutes can
-mean at once. The time limit is thus one of a slice of a run, not of the run.
+mean at once. The time limit is thus one of a slice of a run, not of the run; between slices Slurm lets a job rest for
+two minutes.
 """
 
 from __future__ import annotations
