@@ -96,8 +96,8 @@ def test_cutting_keeps_the_better_half_and_changes_no_run(whole, tmp_path: Path)
             record = all_runs.record(full.groups[0].trials[number].ids[0])
             row = record.result.accuracies[tasks][:tasks] if record else None
             early[number] = sum(row) / tasks if row else -math.inf
-        order = sorted(left, key=lambda number: (-early[number], number))
-        kept = sorted(order[: (len(left) + 1) // 2])
+        last = sorted(early.values(), reverse=True)[(len(left) + 1) // 2 - 1]
+        kept = [number for number in left if early[number] >= last and early[number] > -math.inf]
         cut |= {number: tasks for number in left if number not in kept}
         left = kept
     assert {n: t.cut_after for n, t in enumerate(group.trials) if t.status == "cut"} == {

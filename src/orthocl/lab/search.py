@@ -282,17 +282,23 @@ def _make(
 
 
 def _cut(result: SearchResult, trials: Sequence[Trial], store: Store, tasks: int) -> list[Trial]:
-    """The trials to go on with."""
+    """The trials to go on with: the best share, and those as good as the last of them.
+
+    Equal scores are no accident: after one task, the strengths of a penalty on later tasks cannot be told apart.
+    """
     for trial in trials:
         trial.early[tasks] = _mean(
             [score_after(run, store, result.settings.metric, tasks) for run in trial.ids]
         )
-    order = sorted(range(len(trials)), key=lambda i: (-result.rank(trials[i].early[tasks]), i))
-    kept = set(order[: math.ceil(result.settings.keep * len(trials))])
-    for number, trial in enumerate(trials):
-        if number not in kept:
+    ranks = [result.rank(trial.early[tasks]) for trial in trials]
+    last = sorted(ranks, reverse=True)[math.ceil(result.settings.keep * len(trials)) - 1]
+    kept = []
+    for trial, rank in zip(trials, ranks, strict=True):
+        if rank >= last and rank > -math.inf:
+            kept.append(trial)
+        else:
             trial.status, trial.cut_after = "cut", tasks
-    return [trial for number, trial in enumerate(trials) if number in kept]
+    return kept
 
 
 def score_after(run: str, store: Store, metric: str, tasks: int) -> float:
