@@ -53,6 +53,55 @@ def test_records_come_home_from_nodes_without_the_store(ray_cluster, tmp_path: P
     assert [event.kind for event in again] == ["known"]
 
 
+def test_ctrl_c_frees_the_runs_and_a_later_call_goes_on(ray_cluster, tmp_path: Path) -> None:
+    store, options = Store(tmp_path / "store"), RunOptions(checkpoint_seconds=0.2)
+
+    def interrupt(event: Event) -> None:
+        if event.kind == "progress" and store.checkpoint(event.run).exists():
+            raise KeyboardInterrupt
+
+    executor = make_executor("ray", {"address": ray_cluster.address})
+    with pytest.raises(KeyboardInterrupt):
+        executor.run_all([LONG], store, options=options, on_event=interrupt)
+    (run,) = store.ids()
+    assert store.state(run) == "started"  # begun, and nobody's
+    (outcome,) = executor.run_all([LONG], store, options=options, on_event=lambda event: None)
+    assert outcome.status == "finished"
+    assert outcome.record.provenance["resumes"] >= 1
+
+
+def test_what_no_node_has_is_said(ray_cluster, tmp_path: Path) -> None:
+    def interrupt(event: Event) -> None:
+        if event.kind == "note":
+            notes.append(event.text)
+            raise KeyboardInterrupt
+
+    notes: list[str] = []
+    executor = make_executor("ray", {"address": ray_cluster.address, "gpus": 4, "resources": {"fpga": 1}})
+    with pytest.raises(KeyboardInterrupt):
+        executor.run_all([RUN], Store(tmp_path), options=RunOptions(), on_event=interrupt)
+    assert notes == ["no node of the cluster has 1 CPU, 4 GPU, 1 fpga: waiting for one to join"]
+
+
+def test_a_node_that_does_not_see_the_store_says_so(ray_cluster, tmp_path: Path) -> None:
+    import ray
+
+    from orthocl.lab.executors.ray import Mailbox, remote_run
+    from orthocl.lab.executors.remote import packed
+
+    ray.init(address=ray_cluster.address, log_to_driver=False, logging_level="ERROR")
+    try:
+        mailbox = ray.remote(num_cpus=0)(Mailbox).remote()
+        job = packed(RUN, RunOptions()) | {"run": "x", "store": "/not/shared", "patience": 0.0}
+        task = ray.remote(remote_run).remote(job | {"mark": "/not/shared/.seen-1"}, mailbox)
+        report, files = ray.get(task, timeout=60)
+    finally:
+        ray.shutdown()
+    assert report.kind == "failed"
+    assert "does not see the store /not/shared" in report.text
+    assert files == {}
+
+
 def test_a_run_whose_node_dies_goes_on_from_its_checkpoint_on_the_other_node(
     ray_cluster, tmp_path: Path
 ) -> None:

@@ -131,6 +131,21 @@ def test_a_cancelled_run_is_interrupted_and_a_later_call_finishes_it(slurm_clust
     assert outcome.status == "finished"
 
 
+def test_ctrl_c_takes_the_jobs_out_of_the_queue(slurm_cluster, tmp_path: Path) -> None:
+    def interrupt(event: Event) -> None:
+        raise KeyboardInterrupt
+
+    executor = make_executor("slurm", LIMITS)
+    with pytest.raises(KeyboardInterrupt):
+        executor.run_all(
+            [LONG, replace(LONG, seed=1)], Store(tmp_path), options=RunOptions(), on_event=interrupt
+        )
+    deadline = time.monotonic() + 60
+    while slurm_cluster.ask("squeue", "-h").strip() and time.monotonic() < deadline:
+        time.sleep(0.2)
+    assert not slurm_cluster.ask("squeue", "-h").strip()
+
+
 def test_what_slurm_refuses_is_said(slurm_cluster, tmp_path: Path) -> None:
     executor = make_executor("slurm", {**LIMITS, "partition": "nowhere"})
     with pytest.raises(OrthoclError, match="partition"):

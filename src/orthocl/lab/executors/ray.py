@@ -289,7 +289,7 @@ def remote_run(job: dict[str, Any], mailbox: Any) -> tuple[Report, dict[str, byt
     folder = store.folder(job["run"])
     names = (*BROUGHT_HOME, "record.json")
     files = {name: (folder / name).read_bytes() for name in names if (folder / name).exists()}
-    if report.kind in ("finished", "unsupported"):
+    if report.kind in ("finished", "unsupported", "failed") and folder.exists():
         store.remove(job["run"])
     return report, files
 
