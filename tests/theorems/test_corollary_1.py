@@ -16,6 +16,9 @@ def test_distances_are_those_of_the_weights(problem, rule):
         assert solution.distance(task) == pytest.approx(moved, rel=1e-10)
         total = float((reference.weights[task] - reference.weights[0]).norm())
         assert solution.distance_from_initialisation(task) == pytest.approx(total, rel=1e-10)
+        for earlier in range(task):
+            between = float((reference.weights[task] - reference.weights[earlier]).norm())
+            assert solution.distance_between(earlier, task) == pytest.approx(between, rel=1e-9)
 
 
 @pytest.mark.parametrize("rule", ["sgd", "ogd"])

@@ -165,3 +165,27 @@ def test_cross_entropy_alignment_needs_all_logits(classes):
     for alignment in gradient_alignment(every, 3, cross_entropy_derivative):
         assert abs(alignment.projected) < 1e-10
     assert max(abs(a.projected) for a in gradient_alignment(truth, 3, cross_entropy_derivative)) > 1e-3
+
+
+def test_alignment_of_ground_truth_memories_agrees_with_explicit_gradients(classes, off_span):
+    """Here g_k.(P g) is not zero, so that every inner product counts."""
+    kernel, tasks, labels = classes
+    solution = solve_stream(kernel, tasks, rule="ogd", ridge=0.05, labels=labels)
+    phi = [kernel.tangents(x).dense() for x, _ in tasks]
+    protected = torch.cat(
+        [rows[ground_truth_rows(label, 3)] for rows, label in zip(phi[:2], labels, strict=False)]
+    )
+    projector = off_span(protected)
+
+    def gradient(task):
+        outputs = solution.train_outputs(task + 1, after=2)
+        return phi[task].T @ cross_entropy_derivative(outputs, tasks[task][1]).flatten()
+
+    g = gradient(2)
+    for alignment in gradient_alignment(solution, 3, cross_entropy_derivative):
+        reference = gradient(alignment.task - 1)
+        step, agem = projector @ g, g - (g @ reference) / (reference @ reference) * reference
+        assert alignment.projected == pytest.approx(
+            float(reference @ step / (reference.norm() * step.norm())), abs=1e-8
+        )
+        assert alignment.steps == pytest.approx(float(step @ agem / (step.norm() * agem.norm())), abs=1e-8)

@@ -163,6 +163,19 @@ def test_terms_of_the_sequential_form_by_hand(problem):
     assert last.value < generalisation_bound(solution, task=4).value
 
 
+def test_several_outputs_by_hand():
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(9, 4, generator=generator, dtype=torch.float64)
+    y = torch.eye(3, dtype=torch.float64)[torch.arange(9) % 3]
+    solution = solve_stream(linear, [(x, y)], rule="ogd", ridge=0.5)
+    terms = generalisation_bound(solution, task=1, unit_radius=0.25).terms
+    j = math.ceil(solution.distance(1) / 0.25)
+    trace = 3 * float(x.square().sum())
+    assert terms["complexity"] == pytest.approx(2 * math.sqrt(2) * 2 * j * 0.25 * math.sqrt(trace) / 9)
+    errors = (solution.predict(x) - y).square().sum(1)
+    assert terms["empirical"] == pytest.approx(float(errors.clamp(max=1).mean()), rel=1e-9)
+
+
 def test_looser_options_never_give_less(problem):
     for rule in ("sgd", "ogd"):
         solution = problem.solve(rule=rule)
