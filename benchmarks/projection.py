@@ -252,7 +252,7 @@ def targets(quick: bool, progress: Progress) -> dict[str, object]:
     result["build"] = {"published": published, "ours": median(refreshes)}
     result["leak"] = leaked
     for memory in (200,) if quick else (200, 500, 1000, 2000):
-        setting = Setting(LeNet((3, 32, 32), 200), (3, 32, 32), 200, memory)
+        setting = Setting(LeNet((3, 32, 32), 200, 10), (3, 32, 32), 10, memory)
         result[f"lenet {memory}"] = compare("LeNet, hidden 200", setting, random_basis(setting), 3, progress)
     for memory in (200,) if quick else (200, 500, 1000):
         setting = Setting(MLP((9216,), (256,), 128), (9216,), 128, memory)

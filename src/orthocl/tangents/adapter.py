@@ -123,6 +123,8 @@ class Adapter:
         self._steps = self._since_merge = 0
         self.reanchor()
         self._inverse = SymmetricMatrix(self._inverse_matrix())
+        if self._inverse.dtype == self.alpha.dtype:
+            self.gradient = self._inverse.vector  # so that the product needs no copy
         self._install(parameters, batch_size)
         self._checked = torch.linspace(0, max(0, subspace.size - 1), min(CHECKED_ROWS, subspace.size)).long()
 
@@ -224,11 +226,10 @@ class Adapter:
         if self.checking:
             self._check()
         self._steps += 1
-        coefficients = self.gradient
         for block, own in self.direct:
             if any(parameter.grad is not None for parameter in own):
-                coefficients += block.coefficients([_gradient(parameter) for parameter in own])
-        change = (self._inverse @ coefficients).to(self.alpha.dtype)
+                self.gradient.add_(block.coefficients([_gradient(parameter) for parameter in own]))
+        change = self._solve()
         if momentum:
             if self.velocity is None:
                 self.velocity = change.clone()
@@ -236,13 +237,17 @@ class Adapter:
                 self.velocity.mul_(momentum).add_(change, alpha=1 - dampening)
             change = change.add_(self.velocity, alpha=momentum) if nesterov else self.velocity
         self.alpha.add_(change, alpha=learning_rate)
-        if self.direct:
-            change = change * learning_rate
-            for block, own in self.direct:
-                block.add_combination(change, own)
+        for block, own in self.direct:
+            block.add_combination(change, own, learning_rate)
         self.gradient.zero_()
         if self._since_merge >= ANCHOR_EVERY:
             self.merge()
+
+    def _solve(self) -> Tensor:
+        """K^-1 dL/dalpha, in the inverse's buffer where the types agree."""
+        if self.gradient is self._inverse.vector:
+            return self._inverse.product()
+        return (self._inverse @ self.gradient).to(self.alpha.dtype)
 
     @property
     def checking(self) -> bool:

@@ -93,10 +93,10 @@ class Block(ABC):
     def to(self, dtype: torch.dtype) -> Block:
         """The block with its factors rounded to another type."""
 
-    def add_combination(self, weights: Tensor, targets: Sequence[Tensor]) -> None:
-        """Add G_l^T w to the parameters in place."""
+    def add_combination(self, weights: Tensor, targets: Sequence[Tensor], scale: float = 1.0) -> None:
+        """Add scale x G_l^T w to the parameters in place."""
         for target, change in zip(targets, self.combine(weights), strict=True):
-            target.add_(change)
+            target.add_(change, alpha=scale)
 
     @property
     def parameters(self) -> int:

@@ -112,14 +112,14 @@ class Factored(Outer):
             weighted = grouped.index_add_(0, self.source, weighted)
         return [weighted.t() @ self.inputs.to(weights.dtype), *bias]
 
-    def add_combination(self, weights: Tensor, targets: Sequence[Tensor]) -> None:
-        """Add G_l^T w to the parameters in place, without a temporary of their size."""
+    def add_combination(self, weights: Tensor, targets: Sequence[Tensor], scale: float = 1.0) -> None:
+        """Add scale x G_l^T w to the parameters in place, without a temporary of their size."""
         if self.source is not None or self.deltas.dtype != targets[0].dtype:
-            super().add_combination(weights, targets)
+            super().add_combination(weights, targets, scale)
             return
-        targets[0].addmm_((self.deltas * weights[:, None]).t(), self.inputs)
+        targets[0].addmm_((self.deltas * weights[:, None]).t(), self.inputs, alpha=scale)
         if self.bias:
-            targets[1].addmv_(self.deltas.t(), weights)
+            targets[1].addmv_(self.deltas.t(), weights, alpha=scale)
 
     def gram(self, other: Block) -> Tensor:
         """(D D'^T) * (A A'^T + 1), elementwise."""

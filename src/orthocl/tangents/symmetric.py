@@ -21,26 +21,30 @@ class SymmetricMatrix:
     def __init__(self, matrix: Tensor, panel: int | None = None):
         self.size, self.dtype = len(matrix), matrix.dtype
         step = panel or max(1, -(-self.size // 2))
-        self._vector, self._result = matrix.new_zeros(self.size), matrix.new_zeros(self.size)
+        self.vector, self._result = matrix.new_zeros(self.size), matrix.new_zeros(self.size)
         self._panels: list[tuple[Tensor, ...]] = []
         # The views are made once: making them costs as much as the product with a small panel.
         for start in range(0, self.size, step):
             end = min(start + step, self.size)
             rows = matrix[start:end, :end].clone()
-            views = self._vector[:end], self._vector[start:end], self._result[start:end], self._result[:start]
+            views = self.vector[:end], self.vector[start:end], self._result[start:end], self._result[:start]
             self._panels.append((rows, rows[:, :start].t(), *views))
 
     @property
     def nbytes(self) -> int:
         """Bytes stored."""
-        kept = [rows for rows, *_ in self._panels] + [self._vector, self._result]
+        kept = [rows for rows, *_ in self._panels] + [self.vector, self._result]
         return sum(part.numel() * part.element_size() for part in kept)
+
+    def product(self) -> Tensor:
+        """The product with `vector`, in a buffer that the next product overwrites."""
+        for start, (rows, above, left, own, result, earlier) in enumerate(self._panels):
+            torch.mv(rows, left, out=result)
+            if start:
+                earlier.addmv_(above, own)
+        return self._result
 
     def __matmul__(self, vector: Tensor) -> Tensor:
         """The product with a vector, in a buffer that the next product overwrites."""
-        self._vector.copy_(vector)
-        for rows, above, left, own, result, earlier in self._panels:
-            torch.mv(rows, left, out=result)
-            if len(earlier):
-                earlier.addmv_(above, own)
-        return self._result
+        self.vector.copy_(vector)
+        return self.product()
