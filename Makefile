@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 # Small networks: one thread per process and several processes beat several threads.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help demo test check format bench clean
+.PHONY: help demo test cluster check format bench clean
 help:            ## Show this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
 
@@ -23,7 +23,11 @@ demo: $(BIN)/.installed-run      ## Train five methods on real digits, print a t
 	$(BIN)/orthocl demo
 
 test: $(BIN)/.installed-dev      ## Run all tests, doctests and examples
-	$(BIN)/python -m pytest -n 2 --dist worksteal
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not cluster"
+
+cluster: $(BIN)/.installed-dev   ## Install Ray and Slurm where possible and test on real clusters on this machine
+	bash scripts/install_cluster_tests.sh $(BIN)/python
+	$(BIN)/python -m pytest -m cluster tests/cluster
 
 check: $(BIN)/.installed-dev     ## Format, lint, types, layers, then the tests
 	$(BIN)/ruff format --check .
