@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -188,7 +189,10 @@ def test_wandb_offline_file_reads_back(tmp_path: Path) -> None:
     pytest.importorskip("wandb", reason="wandb is not installed: pip install 'orthocl[track]'")
     record = execute(RUN, Store(tmp_path), observers=make_trackers(["wandb"], tmp_path))
     (path,) = (tmp_path / "wandb").glob(f"offline-run-*/run-{record.id}.wandb")
-    history, config, summary = wandb_rows(path)
+    deadline = time.monotonic() + 30
+    while not (rows := wandb_rows(path))[2] and time.monotonic() < deadline:
+        time.sleep(0.1)  # its own process writes the file, and may be a little behind
+    history, config, summary = rows
     check(history, record)
     assert config["train.batch_size"] == 16
     found = {name: summary[f"metric/{name}"] for name in METRICS}
