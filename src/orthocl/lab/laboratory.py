@@ -14,8 +14,8 @@ from orthocl.errors import OrthoclError, UnsupportedError
 from orthocl.lab.executors import Event, OnEvent, Outcome, make_executor
 from orthocl.lab.experiment import Experiment, load_experiment
 from orthocl.lab.record import Record
-from orthocl.lab.run import RunOptions, build_learner, identify, make_stream, total_steps
-from orthocl.lab.settings import RunSettings
+from orthocl.lab.run import RunOptions, build_learner, make_stream, total_steps
+from orthocl.lab.settings import RunSettings, StreamSettings, run_id
 from orthocl.lab.store import State, Store
 from orthocl.lab.view import make_view
 from orthocl.streams import Stream
@@ -102,29 +102,43 @@ def forecast(runs: Sequence[RunSettings], store: Store, options: RunOptions | No
     """What each run would take, from records of the same method and network, else from a few steps of each."""
     options = options or RunOptions()
     records = list(store.records())
+    streams: dict[StreamSettings, Stream | OrthoclError] = {}
     rates: dict[str, tuple[float, str]] = {}
     forecasts = []
     for settings in runs:
-        try:
-            run = identify([settings], options.data_root)[0]
-        except OrthoclError as error:
-            forecasts.append(Forecast(settings, None, None, note=str(error)))
+        wanted = settings.resolved().stream
+        if wanted not in streams:
+            try:
+                streams[wanted] = make_stream(wanted, options.data_root)
+            except OrthoclError as error:
+                streams[wanted] = error
+        stream = streams[wanted]
+        if isinstance(stream, OrthoclError):
+            forecasts.append(Forecast(settings, None, None, note=str(stream)))
             continue
-        state = store.state(run)
-        if state in ("finished", "unsupported"):
-            forecasts.append(Forecast(settings, state, 0.0))
-            continue
-        stream = make_stream(settings.resolved().stream, options.data_root)
-        key = _likeness(settings)
-        try:
-            if key not in rates:
-                rates[key] = _rate(settings, stream, records)
-        except UnsupportedError as error:
-            forecasts.append(Forecast(settings, state, 0.0, note=f"unsupported: {error}"))
-            continue
-        rate, basis = rates[key]
-        forecasts.append(Forecast(settings, state, rate * _steps(settings, stream), basis))
+        forecasts.append(
+            _forecast(settings, stream, store.state(run_id(settings, stream.fingerprint)), records, rates)
+        )
     return forecasts
+
+
+def _forecast(
+    settings: RunSettings,
+    stream: Stream,
+    state: State,
+    records: Sequence[Record],
+    rates: dict[str, tuple[float, str]],
+) -> Forecast:
+    if state in ("finished", "unsupported"):
+        return Forecast(settings, state, 0.0)
+    key = _likeness(settings)
+    try:
+        if key not in rates:
+            rates[key] = _rate(settings, stream, records)
+    except UnsupportedError as error:
+        return Forecast(settings, state, 0.0, note=f"unsupported: {error}")
+    rate, basis = rates[key]
+    return Forecast(settings, state, rate * _steps(settings, stream), basis)
 
 
 def _likeness(settings: RunSettings) -> str:
@@ -137,7 +151,7 @@ def _rate(settings: RunSettings, stream: Stream, records: Sequence[Record]) -> t
     """Seconds per step."""
     for record in records:
         if record.status == "finished" and _likeness(record.settings) == _likeness(settings):
-            own = make_method_batch(record.settings)
+            own = own_batch_size(record.settings)
             steps = sum(total_steps(record.settings, record.result.samples, own))
             return record.metric("seconds") / max(1, steps), "record"
     return _probe(settings.resolved(), stream), "probe"
@@ -145,7 +159,7 @@ def _rate(settings: RunSettings, stream: Stream, records: Sequence[Record]) -> t
 
 def _probe(settings: RunSettings, stream: Stream) -> float:
     """Time per step on the second of two tiny tasks, when the method has something to remember."""
-    size = make_method_batch(settings) or settings.train.batch_size
+    size = own_batch_size(settings) or settings.train.batch_size
     count = min(PROBE_STEPS * size, len(stream.task(1).train))
     tiny = replace(
         settings,
@@ -160,10 +174,10 @@ def _probe(settings: RunSettings, stream: Stream) -> float:
 
 
 def _steps(settings: RunSettings, stream: Stream) -> int:
-    return sum(total_steps(settings, [len(task.train) for task in stream], make_method_batch(settings)))
+    return sum(total_steps(settings, [len(task.train) for task in stream], own_batch_size(settings)))
 
 
-def make_method_batch(settings: RunSettings) -> int | None:
+def own_batch_size(settings: RunSettings) -> int | None:
     """The batch size that a method brings along, if it does."""
     size = settings.resolved().method.settings.get("batch_size")
     return size if isinstance(size, int) else None

@@ -135,9 +135,9 @@ class Table:
         table = RichTable(
             title=Text(f"{stream}, {counted}"), title_justify="left", title_style="bold", box=box.SIMPLE
         )
-        table.add_column("method")
+        table.add_column("method", overflow="fold", min_width=min(12, max(len(row.method) for row in rows)))
         for name in self.titles():
-            table.add_column(name, justify="right")
+            table.add_column(name.replace("Forgetting", "Forget."), justify="right")
         for row in rows:
             cells = [
                 Text(cell.text("±", digits=1), style="bold green" if best else "")
@@ -241,7 +241,7 @@ def title(metric: str) -> str:
 def size_text(count: float) -> str:
     """Bytes for people."""
     for unit in ("B", "KiB", "MiB", "GiB"):
-        if count < 1024 or unit == "GiB":
+        if count < 1000 or unit == "GiB":
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
         count /= 1024
     return ""
