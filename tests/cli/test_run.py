@@ -166,7 +166,7 @@ def test_demo(tmp_path, capsys):
         "ogd+",
         "a-gem",
         "AAC",
-        "Forgetting",
+        "Forget.",
         "Memory",
         "Time",
     ):

@@ -63,8 +63,8 @@ class Cell:
     def spread(self) -> float:
         """Sample standard deviation (n - 1) over seeds; NaN with fewer than two.
 
-        >>> Cell("aac", (0.5, 0.7)).spread
-        0.1414213562373095
+        >>> round(Cell("aac", (0.5, 0.7)).spread, 6)
+        0.141421
         """
         if len(self.values) < 2 or any(math.isnan(value) for value in self.values):
             return math.nan
