@@ -63,7 +63,7 @@ def memorised_figure(pairs: Pairs, task: int = 1) -> Figure:
     def values(record: Record) -> list[float]:
         return [100 * row.get(task, math.nan) for row in record.result.memorised]
 
-    return _per_stream(pairs, f"accuracy on the memorised samples of task {task}, %", values)
+    return _per_stream(pairs, f"memorised samples of task {task}, %", values)
 
 
 def curves_figure(pairs: Pairs) -> Figure:
@@ -207,7 +207,8 @@ def _line(axis: Axes, label: str, number: int, rows: Sequence[Sequence[float]]) 
     values = np.array([row[:length] for row in rows])
     mean, position = values.mean(0), np.arange(1, length + 1)
     colour, marker = COLOURS[number % len(COLOURS)], MARKERS[number % len(MARKERS)]
-    axis.plot(position, mean, color=colour, marker=marker, markersize=4, linewidth=1.6, label=label)
+    style = "-" if number < len(COLOURS) else "--"
+    axis.plot(position, mean, style, color=colour, marker=marker, markersize=4, linewidth=1.6, label=label)
     if len(rows) > 1:
         spread = values.std(0, ddof=1)
         axis.fill_between(position, mean - spread, mean + spread, color=colour, alpha=0.12, linewidth=0)
