@@ -292,7 +292,7 @@ def plot(result: dict[str, object], folder: Path) -> None:
     import matplotlib
 
     matplotlib.use("Agg")
-    matplotlib.rcParams["svg.hashsalt"] = "orthocl"
+    matplotlib.rcParams.update({"svg.hashsalt": "orthocl", "svg.fonttype": "none"})
     from matplotlib import pyplot
 
     figure, axes = pyplot.subplots(2, 2, figsize=(8.5, 6), layout="constrained", sharex="col")
@@ -320,7 +320,7 @@ def plot(result: dict[str, object], folder: Path) -> None:
         axes[1, column].set_xlabel(label)
     axes[0, 0].set_ylabel("ms a step")
     axes[1, 0].set_ylabel("memory, MB")
-    axes[0, 0].legend(fontsize=8)
+    axes[1, 0].legend(fontsize=8)
     folder.mkdir(parents=True, exist_ok=True)
     figure.savefig(folder / "projection.svg", metadata={"Date": None})
 
