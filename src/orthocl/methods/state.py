@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -49,7 +50,7 @@ def write_state(path: str | Path, state: Mapping[str, Any]) -> None:
 
 def write_atomically(path: Path, content: bytes) -> None:
     """Write to a neighbour, flush it to the disk, then rename it over `path`."""
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    partial = path.with_name(f".{path.name}.{secrets.token_hex(6)}.partial")
     try:
         with open(partial, "wb") as file:
             file.write(content)
