@@ -180,12 +180,12 @@ def test_the_name_follows_images_weights_and_type(birds, tmp_path):
 
 
 def test_features_are_made_once(birds, tmp_path):
-    extract(birds, tmp_path)
+    first = extract(birds, tmp_path)
 
     def never(_):
         raise AssertionError("computed again")
 
-    extract(birds, tmp_path, network=never)
+    assert extract(birds, tmp_path, network=never) == first
 
 
 def test_an_interrupted_run_goes_on(birds, tmp_path):
