@@ -1,9 +1,19 @@
 """Networks of the experiments, and output heads for any network."""
 
 from orthocl.nets.alexnet import AlexNet, BirdClassifier
-from orthocl.nets.heads import MultiHead, use_head
+from orthocl.nets.heads import MultiHead, find_heads, use_head
 from orthocl.nets.lenet import LeNet
 from orthocl.nets.mlp import MLP
 from orthocl.nets.registry import NETS, make_net
 
-__all__ = ["MLP", "NETS", "AlexNet", "BirdClassifier", "LeNet", "MultiHead", "make_net", "use_head"]
+__all__ = [
+    "MLP",
+    "NETS",
+    "AlexNet",
+    "BirdClassifier",
+    "LeNet",
+    "MultiHead",
+    "find_heads",
+    "make_net",
+    "use_head",
+]

@@ -55,15 +55,21 @@ class MultiHead(nn.Module):
         return output
 
 
+def find_heads(model: nn.Module) -> MultiHead | None:
+    """The multi-head network that a model is, or has inside (as `torch.compile` and DataParallel do), or None."""
+    return next((module for module in model.modules() if isinstance(module, MultiHead)), None)
+
+
 @contextmanager
 def use_head(model: nn.Module, head: str) -> Iterator[None]:
     """Select a head for a while; does nothing on a model that has no heads to select."""
-    if not isinstance(model, MultiHead):
+    heads = find_heads(model)
+    if heads is None:
         yield
         return
-    before = model.selected
-    model.select(head)
+    before = heads.selected
+    heads.select(head)
     try:
         yield
     finally:
-        model.select(before)
+        heads.select(before)

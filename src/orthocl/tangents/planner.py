@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from orthocl.errors import DataError, SettingsError
-from orthocl.nets.heads import MultiHead
+from orthocl.nets.heads import find_heads
 from orthocl.tangents.blocks import Block, Kind
 from orthocl.tangents.cholesky import PANEL as CHOLESKY_PANEL
 from orthocl.tangents.costs import LayerShape, adapter_is_cheaper
@@ -246,8 +246,9 @@ def _layer(block: Block, module: nn.Module | None, batch_size: int, logits: int,
 
 def protected_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
     """What is protected unless one says otherwise: all that is trained, except output heads."""
-    heads = {name for name, _ in model.head_parameters()} if isinstance(model, MultiHead) else set()
-    return {n: p for n, p in model.named_parameters() if p.requires_grad and n not in heads}
+    found = find_heads(model)
+    heads = set() if found is None else {parameter for _, parameter in found.head_parameters()}
+    return {n: p for n, p in model.named_parameters() if p.requires_grad and p not in heads}
 
 
 def available_bytes() -> int | None:
