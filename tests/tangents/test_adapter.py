@@ -325,13 +325,74 @@ def test_gradients_that_bypass_the_adapter_are_noticed(make_problem, misuse):
     if misuse == "clip":
         nn.utils.clip_grad_norm_(problem.model.parameters(), 1e-2)
     if misuse == "accumulate":
-        optimizer.zero_grad()
+        optimizer.zero_grad(set_to_none=False)
         functional.cross_entropy(problem.model(x), y.flip(0)).backward()
     optimizer.step()
     if misuse == "cleared":
         optimizer.zero_grad()
     with pytest.raises(TrainingError, match="gradients"):
         adapter.step(0.1)
+    adapter.remove()
+
+
+@pytest.mark.parametrize("variant", ["gtl", "all"])
+def test_gradients_of_a_skipped_batch_do_not_count(make_problem, variant):
+    problem = make_problem("mlp")
+    adapter = Adapter(problem.model, fill(problem, variant=variant), problem.parameters, batch_size=1)
+    optimizer = torch.optim.SGD(problem.model.parameters(), lr=0.1)
+    x, y = next(batches(problem, 1))
+    (functional.cross_entropy(problem.model(x), y.flip(0)) * float("inf")).backward()
+    optimizer.zero_grad()
+    functional.cross_entropy(problem.model(x), y).backward()
+    optimizer.step()
+    adapter.step(0.1)
+    adapter.remove()
+    assert all(p.isfinite().all() for p in problem.model.parameters())
+
+
+@pytest.mark.parametrize("variant", ["gtl", "all"])
+def test_derivatives_of_gradients_are_those_of_the_merged_model(make_problem, variant):
+    problem = make_problem("mlp")
+    adapter = Adapter(problem.model, fill(problem, variant=variant), problem.parameters, batch_size=1)
+    optimizer = torch.optim.SGD(problem.model.parameters(), lr=0.5)
+    for x, y in batches(problem, 3):
+        optimizer.zero_grad()
+        functional.cross_entropy(problem.model(x), y).backward()
+        optimizer.step()
+        adapter.step(0.5)
+    assert adapter.layers
+    assert adapter.alpha.abs().max() > 1e-3
+    x.requires_grad_()
+
+    def penalty(model):
+        (slope,) = torch.autograd.grad(model(x).square().sum(), x, create_graph=True)
+        return slope, torch.autograd.grad(slope.square().sum(), list(model.parameters()), allow_unused=True)
+
+    adapted = penalty(problem.model)
+    merged = penalty(copy.deepcopy(problem.model))
+    torch.testing.assert_close(adapted[0], merged[0])
+    for one, other in zip(adapted[1], merged[1], strict=True):
+        assert (one is None) == (other is None)
+        if one is not None:
+            torch.testing.assert_close(one, other)
+    adapter.remove()
+
+
+def test_autocast_trains_through_the_adapter_in_the_precision_of_the_weights(make_problem):
+    problem = make_problem("mlp")
+    problem.model.float()
+    problem.x = problem.x.float()
+    adapter = Adapter(problem.model, fill(problem), problem.parameters, batch_size=1)
+    assert adapter.layers
+    optimizer = torch.optim.SGD(problem.model.parameters(), lr=0.1)
+    for x, y in batches(problem, 3):
+        optimizer.zero_grad()
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            outputs = problem.model(x)
+        assert outputs.dtype == torch.bfloat16
+        functional.cross_entropy(outputs, y).backward()
+        optimizer.step()
+        adapter.step(0.1)  # checks its gradient against that of the weights
     adapter.remove()
 
 

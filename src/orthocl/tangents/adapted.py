@@ -13,12 +13,11 @@ into D: (S * alpha) D becomes S D_alpha with D_alpha the sum of alpha D over the
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor, nn
 from torch.autograd import Function
-from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from orthocl.errors import TrainingError
@@ -106,13 +105,16 @@ class _AdaptedProduct(Function):
         return z if x.dim() == 2 else z.view(*x.shape[:-1], -1)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         flat, weight, alpha, kernel = ctx.saved_tensors
         layer: AdapterLayer = ctx.layer
         inputs, _, deltas, deltas_t = layer.factors
         dz = gradient if gradient.dim() == 2 else gradient.reshape(-1, gradient.shape[-1])
         needs_x, needs_weight, needs_bias = ctx.needs_input_grad[:3]
+        if torch.is_grad_enabled():
+            # A graph of the gradient is wanted, for derivatives of it. They pass by alpha, which the check notices.
+            merged = weight + layer.block.combine(alpha)[0].to(weight.dtype)
+            return (dz @ merged).view(ctx.shape), dz.t() @ flat, dz.sum(0) if needs_bias else None, None, None
         dx = None
         if layer.block.source is None:
             errors = dz @ deltas_t
@@ -148,10 +150,22 @@ class AdaptedLinear(nn.Linear):
             adapter.reanchor()
         if adapter.idle:
             return functional.linear(input, self.weight, self.bias)
-        output: Tensor = _AdaptedProduct.apply(  # type: ignore[no-untyped-call]
-            input, self.weight, self.bias, adapter.alpha, self.tangent_layer
+        weight = self.weight
+        if weight.grad is None:  # the gradients were cleared: those of a skipped batch do not count
+            adapter.zero_grad()
+        kind = input.device.type
+        if torch.is_autocast_enabled(kind):  # the adapter computes in the precision of the weights
+            with torch.autocast(kind, enabled=False):
+                output = _AdaptedProduct.apply(  # type: ignore[no-untyped-call]
+                    input.to(weight.dtype), weight, self.bias, adapter.alpha, self.tangent_layer
+                )
+            return cast(Tensor, output.to(torch.get_autocast_dtype(kind)))
+        return cast(
+            Tensor,
+            _AdaptedProduct.apply(  # type: ignore[no-untyped-call]
+                input, weight, self.bias, adapter.alpha, self.tangent_layer
+            ),
         )
-        return output
 
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
         self.tangent_adapter.merge()

@@ -39,6 +39,11 @@ def remembered_outputs(outputs: Tensor, targets: Tensor, variant: Variant) -> Te
     """The outputs to remember, (n, k): the ground-truth logit, the mean logit or every logit."""
     if variant not in get_args(Variant):
         raise unknown_name("variant", variant, get_args(Variant))
+    if not isinstance(outputs, Tensor):
+        raise UnsupportedError(
+            f"expected the model to return one tensor (samples, outputs), got a {type(outputs).__name__}: wrap it in a "
+            "module that returns only the outputs to remember"
+        )
     if outputs.dim() == 1:
         outputs = outputs[:, None]
     if outputs.dim() != 2:
@@ -56,7 +61,25 @@ def remembered_outputs(outputs: Tensor, targets: Tensor, variant: Variant) -> Te
             "variant 'gtl' remembers the logit of each sample's label and needs one integer label per "
             f"sample; for {outputs.shape[1]} regression outputs use 'all' or 'ave'"
         )
-    return outputs.gather(1, targets[:, None])
+    return outputs.gather(1, targets[:, None].long())
+
+
+def _checked(outputs: Tensor, targets: Tensor, variant: Variant) -> Tensor:
+    """The remembered outputs of a batch, after a look at the labels and at the numbers."""
+    if variant == "gtl" and isinstance(outputs, Tensor) and outputs.dim() == 2 and outputs.shape[1] > 1:
+        wrong = targets[(targets < 0) | (targets >= outputs.shape[1])]
+        if not targets.is_floating_point() and len(wrong):
+            raise DataError(
+                f"label {int(wrong.flatten()[0])} has no logit: the model has {outputs.shape[1]} outputs, for labels 0 "
+                f"to {outputs.shape[1] - 1}. Renumber the classes, or select the head that belongs to them"
+            )
+    remembered = remembered_outputs(outputs, targets, variant)
+    if not bool(remembered.isfinite().all()):
+        raise DataError(
+            "outputs to remember are not finite: the network has diverged (use a smaller learning rate) or its inputs "
+            "hold NaN or infinite values"
+        )
+    return remembered
 
 
 @dataclass
@@ -111,7 +134,7 @@ class _Collector:
         recorded = self.layers()
         handles = [layer.module.register_forward_hook(layer.record) for layer in recorded]
         try:
-            remembered = remembered_outputs(self.model(x), y, self.variant)
+            remembered = _checked(self.model(x), y, self.variant)
         finally:
             for handle in handles:
                 handle.remove()
