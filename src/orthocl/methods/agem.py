@@ -17,6 +17,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from orthocl.methods.base import Gradient, Method, dot
 from orthocl.methods.learner import Learner
 from orthocl.methods.memory import SampleMemory
+from orthocl.methods.per_sample import gradient_of
 from orthocl.nets.heads import use_head
 
 
@@ -66,9 +67,7 @@ class AGEM(Method):
                     with use_head(learner.model, head):
                         loss = learner.loss(learner.model(inputs[rows]), targets[rows])
                     losses.append(loss * (len(rows) / count))
-        parameters = list(learner.parameters.values())
-        found = torch.autograd.grad(losses, parameters, allow_unused=True)
-        return [torch.zeros_like(p) if g is None else g for p, g in zip(parameters, found, strict=True)]
+        return gradient_of(losses, learner.parameters.values())
 
     def end_task(self, learner: Learner) -> None:
         """Keep samples of the task."""

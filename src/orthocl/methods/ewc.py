@@ -74,13 +74,14 @@ class EWC(Method):
         def log_likelihood(outputs: Tensor, targets: Tensor) -> Tensor:
             if targets.is_floating_point():  # regression: unit-variance Gaussian around the outputs
                 noise = torch.randn(outputs.shape, generator=learner.generator, dtype=outputs.dtype)
-                goal = targets if self.fisher == "label" else outputs.detach() + noise
-                return -0.5 * (outputs - goal.view_as(outputs)).square().flatten(1).sum(1)
+                goal = targets if self.fisher == "label" else outputs.detach() + noise.to(outputs.device)
+                return -0.5 * (outputs - goal.view_as(outputs)).square().reshape(len(outputs), -1).sum(1)
             log = outputs.log_softmax(-1)
             if self.fisher == "predicted":
                 targets = log.argmax(-1)
             elif self.fisher == "sampled":
-                targets = torch.multinomial(log.detach().exp(), 1, generator=learner.generator)[:, 0]
+                chances = log.detach().exp().cpu()
+                targets = torch.multinomial(chances, 1, generator=learner.generator)[:, 0].to(log.device)
             return log.gather(-1, targets[:, None])[:, 0]
 
         return mean_of_gradients(learner, piece, log_likelihood, torch.square, batch=self.fisher_batch)

@@ -55,7 +55,7 @@ class MAS(Method):
         new = mean_of_gradients(
             learner,
             piece,
-            lambda outputs, _: outputs.square().flatten(1).sum(1),
+            lambda outputs, _: outputs.square().reshape(len(outputs), -1).sum(1),
             torch.abs,
             self.importance_batch,
         )

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
+from orthocl.errors import UnsupportedError
 from orthocl.methods.learner import Learner
 from orthocl.methods.memory import Remembered
 from orthocl.nets.heads import use_head
@@ -45,15 +46,36 @@ def mean_of_gradients(
                 for inputs, targets in zip(
                     piece.inputs.split(batch), piece.targets.split(batch), strict=True
                 ):
-                    value = quantity(model(inputs), targets).mean()
-                    found = torch.autograd.grad(value, list(parameters.values()), allow_unused=True)
-                    for sum_, gradient in zip(total, found, strict=True):
-                        if gradient is not None:
-                            sum_ += function(gradient) * (len(inputs) / len(piece))
+                    with torch.enable_grad():
+                        value = quantity(_outputs(model, inputs), targets).mean()
+                    for sum_, gradient in zip(total, gradient_of([value], parameters.values()), strict=True):
+                        sum_ += function(gradient) * (len(inputs) / len(piece))
     finally:
         for module, training in was_training:
             module.training = training
     return total
+
+
+def gradient_of(values: Sequence[Tensor], parameters: Iterable[Tensor]) -> list[Tensor]:
+    """Gradient of the sum of some numbers: dense, and zero for parameters that are frozen or took no part."""
+    every = list(parameters)
+    trained = [p for p in every if p.requires_grad]
+    found = iter(torch.autograd.grad(list(values), trained, allow_unused=True) if trained else ())
+    gradient = [next(found) if p.requires_grad else None for p in every]
+    return [
+        torch.zeros_like(p) if g is None else g.to_dense() if g.is_sparse else g
+        for p, g in zip(every, gradient, strict=True)
+    ]
+
+
+def _outputs(model: nn.Module, inputs: Tensor) -> Tensor:
+    outputs = model(inputs)
+    if not isinstance(outputs, Tensor):
+        raise UnsupportedError(
+            f"expected the model to return one tensor (samples, outputs), got a {type(outputs).__name__}: attach to a "
+            "module that returns only the outputs to protect"
+        )
+    return outputs
 
 
 def _add_samples(
@@ -67,7 +89,7 @@ def _add_samples(
     # Random draws (a sampled class) are made once on the whole batch, outside of vmap: the gradient of
     # quantity(outputs) is the vector-Jacobian product with d quantity / d outputs.
     with torch.enable_grad():
-        outputs = learner.model(piece.inputs).detach().requires_grad_()
+        outputs = _outputs(learner.model, piece.inputs).detach().requires_grad_()
         (cotangents,) = torch.autograd.grad(quantity(outputs, piece.targets).sum(), outputs)
 
     def one(values: dict[str, Tensor], inputs: Tensor, cotangent: Tensor) -> Tensor:
@@ -76,7 +98,22 @@ def _add_samples(
 
     per_sample = vmap(grad(one), in_dims=(None, 0, 0))
     chunk = max(1, CHUNK_ELEMENTS // max(1, sum(p.numel() for p in parameters.values())))
-    with torch.no_grad():
-        for inputs, cotangent in zip(piece.inputs.split(chunk), cotangents.split(chunk), strict=True):
-            for sum_, gradient in zip(total, per_sample(parameters, inputs, cotangent).values(), strict=True):
+    for inputs, cotangent in zip(piece.inputs.split(chunk), cotangents.split(chunk), strict=True):
+        try:
+            with torch.no_grad():
+                found = list(per_sample(parameters, inputs, cotangent).values())
+            believed = all(g.shape[1:] == sum_.shape for g, sum_ in zip(found, total, strict=True))
+        except (RuntimeError, NotImplementedError):
+            believed = False
+        # A model that cannot be vectorised (recurrent layers, control flow that depends on the data, its own
+        # randomness, sparse gradients) is differentiated one sample at a time.
+        rows = [found] if believed else (_one(learner, *pair) for pair in zip(inputs, cotangent, strict=True))
+        for row in rows:
+            for sum_, gradient in zip(total, row, strict=True):
                 sum_ += function(gradient).sum(0) / len(piece)
+
+
+@torch.enable_grad()
+def _one(learner: Learner, inputs: Tensor, cotangent: Tensor) -> list[Tensor]:
+    value = (learner.model(inputs[None])[0] * cotangent).sum()
+    return [gradient[None] for gradient in gradient_of([value], learner.parameters.values())]

@@ -45,11 +45,20 @@ class _Quadratic(torch.autograd.Function):
         difference = torch._foreach_sub(parameters, centre)
         weighted = torch._foreach_mul(difference, importance)
         ctx.weighted, ctx.strength, ctx.count = weighted, strength, count
+        ctx.save_for_backward(*tensors)
         parts = [torch.dot(d.reshape(-1), w.reshape(-1)) for d, w in zip(difference, weighted, strict=True)]
         return strength * torch.stack(parts).sum()
 
     @staticmethod
     def backward(ctx: Any, *output: Tensor) -> tuple[Tensor | None, ...]:
         scale = 2 * ctx.strength * output[0]
-        gradient = torch._foreach_mul(ctx.weighted, scale)
+        weighted = ctx.weighted
+        if torch.is_grad_enabled():  # a graph of the gradient is wanted, for derivatives of it
+            values = [ctx.saved_tensors[start :: ctx.count] for start in range(ctx.count)]
+            weighted = [(parameter - centre) * importance for parameter, importance, centre in values]
+        gradient = (
+            [part * scale for part in weighted]
+            if scale.requires_grad
+            else torch._foreach_mul(weighted, scale)
+        )
         return (None, None, *gradient, *([None] * (2 * ctx.count)))
