@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -14,19 +14,20 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
-from orthocl.errors import DataError, StoreError, TrainingError
+from orthocl.errors import DataError, StoreError, TrainingError, UnsupportedError
 from orthocl.methods.base import Method
 from orthocl.methods.state import read_state, write_state
-from orthocl.nets.heads import MultiHead
+from orthocl.nets.heads import find_heads
 from orthocl.streams.arrays import DatasetSplit
 from orthocl.streams.base import Split, Task
+from orthocl.tangents.adapter import why_not_exact
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 
 
 @dataclass
 class Learner:
-    """What a method may touch, and the two halves of a training step around `optimizer.step()`.
+    """What a method may touch, and the parts of a training step around `optimizer.step()`.
 
     Make one with `orthocl.attach`.
 
@@ -68,7 +69,10 @@ class Learner:
         self._protected: list[Tensor] = list(self.parameters.values())
         self._gradient: list[Tensor] = []
         self._before: list[Tensor] = []
-        self._warned = False
+        self._penalises = kind.penalty is not Method.penalty
+        self._penalised = False  # whether the penalty was asked for since the last step
+        self._warned = self._warned_of_penalty = False
+        self._frozen = {name for name, p in self.model.named_parameters() if not p.requires_grad}
         self._undo: list[Callable[[], object]] = []
 
     # ---- tasks --------------------------------------------------------------------------------------------
@@ -86,19 +90,22 @@ class Learner:
             head: head of a multi-head model; a Task brings its own.
             resumed: go on with a task whose state has been restored, instead of beginning it.
         """
-        before = self.method.state_dict()
+        before, random = self.method.state_dict(), self.generator.get_state()
         self.enter_task(self._as_task(data, head))
         try:
-            self.foresee(self.current_task.train.inputs(torch.tensor([0])))
-            if resumed:
-                self.method.resume_task(self)
-            else:
-                self.method.begin_task(self)
+            with self.full_precision():
+                self.foresee(self.current_task.train.inputs(torch.tensor([0])))
+                if resumed:
+                    self.method.resume_task(self)
+                else:
+                    self.method.begin_task(self)
             yield self
-            self.method.end_task(self)
+            with self.full_precision():
+                self.method.end_task(self)
             self.tasks_done += 1
         except BaseException:
             self.method.load_state_dict(before, self)
+            self.generator.set_state(random)
             raise
         finally:
             self.leave_task()
@@ -109,11 +116,14 @@ class Learner:
             raise TrainingError(f"task {self.task.number} is still being learnt: tasks cannot be nested")
         if not len(task.train):
             raise DataError(f"task {task.number} has no training samples: leave it out of the stream")
-        self.task = task
-        if isinstance(self.model, MultiHead):
-            self.model.select(task.head)
-            chosen = set(self.model.heads[self.model.names.index(task.head)].parameters())
-            for _, parameter in self.model.head_parameters():
+        self._check_trained()
+        if self.method.projects:  # the optimizer's settings may have changed since the last task
+            self.stage = "update" if why_not_exact(self.optimizer, self.parameters) else "gradient"
+        model = find_heads(self.model)
+        if model is not None:
+            model.select(task.head)
+            chosen = set(model.heads[model.names.index(task.head)].parameters())
+            for _, parameter in model.head_parameters():
                 if parameter not in chosen and parameter.requires_grad:
                     parameter.requires_grad_(False)
                     parameter.grad = None
@@ -121,7 +131,32 @@ class Learner:
         if self.batch_norm == "freeze" and self.tasks_done > 0:
             for module in self.model.modules():
                 if isinstance(module, nn.modules.batchnorm._BatchNorm):
-                    self._undo.append(module.register_forward_pre_hook(_evaluate_only).remove)
+                    self._undo += _evaluated(module)
+        self.task = task
+
+    def _check_trained(self) -> None:
+        """What is trained should be what was trained when the method was attached."""
+        frozen = [name for name, p in self.parameters.items() if not p.requires_grad]
+        if frozen and self.method.projects:
+            raise UnsupportedError(
+                f"{len(frozen)} protected parameters, such as {frozen[0]!r}, were frozen after `attach`: projected "
+                "steps would move them all the same. Unfreeze them, or attach anew with protect=[...] naming only what "
+                "will be trained"
+            )
+        thawed = [n for n, p in self.model.named_parameters() if n in self._frozen and p.requires_grad]
+        if thawed:
+            self._frozen -= set(thawed)
+            warnings.warn(
+                f"{len(thawed)} parameters, such as {thawed[0]!r}, were frozen when the method was attached and are "
+                f"trained now: {self.method.name} does not protect them. Attach with everything unfrozen that any task "
+                "will train",
+                stacklevel=5,
+            )
+
+    def full_precision(self) -> AbstractContextManager[object]:
+        """The method's own passes are made in the precision of the weights, also inside of autocast."""
+        kind = self.device.type
+        return torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext()
 
     def leave_task(self) -> None:
         """Undo `enter_task`."""
@@ -181,25 +216,46 @@ class Learner:
 
     def penalty(self) -> Tensor | float:
         """The method's term of the loss for this step: add it to your own loss."""
-        value = self.method.penalty(self)
+        value = self.penalty_or_none()
         return 0.0 if value is None else value
 
-    def before_step(self) -> None:
-        """First half of a step, between `loss.backward()` and the optimizer."""
+    def penalty_or_none(self) -> Tensor | None:
+        """The penalty, or None where there is nothing to add."""
+        self._penalised = True
+        return self.method.penalty(self)
+
+    def note_weights(self) -> None:
+        """First part of a step: where the parameters are."""
         _ = self.current_task
-        if not (self._transforms or self._watches):
-            return
-        self._gradient = [torch.zeros_like(p) if p.grad is None else p.grad for p in self._protected]
-        if self._transforms and self.stage == "gradient":
-            changed = self.method.transform(self, self._gradient)
-            for parameter, new in zip(self._protected, changed, strict=True):
-                parameter.grad = new
         if self._measures or self.stage == "update":
             self._before = [p.detach().clone() for p in self._protected]
 
+    def use_gradient(self) -> None:
+        """Second part of a step, between `loss.backward()` and the optimizer."""
+        if self._penalises:
+            self._check_penalised()
+        if not (self._transforms or self._watches):
+            return
+        self._gradient = [_dense_gradient(p) for p in self._protected]
+        if self._transforms and self.stage == "gradient":
+            changed = self.method.transform(self, self._gradient)
+            for parameter, new in zip(self._protected, changed, strict=True):
+                if parameter.requires_grad:
+                    parameter.grad = new
+
+    def _check_penalised(self) -> None:
+        if not self._penalised and self.tasks_done > 0 and not self._warned_of_penalty:
+            self._warned_of_penalty = True
+            warnings.warn(
+                f"{self.method.name} works through a penalty, which this step did without: add `learner.penalty()` to "
+                "the loss before `backward()`",
+                stacklevel=6,
+            )
+        self._penalised = False
+
     @torch.no_grad()
     def after_step(self) -> None:
-        """Second half of a step, after the optimizer has moved the parameters."""
+        """Last part of a step, after the optimizer has moved the parameters."""
         if self._transforms and self.stage == "update":
             update = self.method.transform(self, torch._foreach_sub(self._protected, self._before))
             for parameter, before, change in zip(self._protected, self._before, update, strict=True):
@@ -254,5 +310,28 @@ class Learner:
         self.hooks.clear()
 
 
-def _evaluate_only(module: nn.Module, _: Any) -> None:
-    module.training = False
+def _dense_gradient(parameter: Tensor) -> Tensor:
+    gradient = parameter.grad
+    if gradient is None:
+        return torch.zeros_like(parameter)
+    return gradient.to_dense() if gradient.is_sparse else gradient
+
+
+class _Evaluated:
+    """Hooks that run a module in eval mode, whatever its mode is in between."""
+
+    training = True
+
+    def before(self, module: nn.Module, _: Any) -> None:
+        self.training, module.training = module.training, False
+
+    def after(self, module: nn.Module, *_: Any) -> None:
+        module.training = self.training
+
+
+def _evaluated(module: nn.Module) -> list[Callable[[], None]]:
+    hooks = _Evaluated()
+    return [
+        module.register_forward_pre_hook(hooks.before).remove,
+        module.register_forward_hook(hooks.after, always_call=True).remove,
+    ]

@@ -106,4 +106,6 @@ def draw(learner: Learner, count: int) -> Remembered:
     inputs, targets = task.train.samples(index)
     # Contiguous, as they will be when read back from disk: rounding may depend on the layout.
     inputs, targets = learner.to_model(inputs).contiguous(), targets.to(learner.device).contiguous()
+    if not targets.is_floating_point():  # labels index logits: whatever integers they were, or booleans
+        targets = targets.long()
     return Remembered(task.number, task.head, index, inputs, targets)

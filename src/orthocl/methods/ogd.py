@@ -82,7 +82,10 @@ class OGD(Method):
         """The adapter's half of the step."""
         if self.adapter is None:
             return
-        group = learner.optimizer.param_groups[0]
+        protected = next(
+            iter(learner.parameters.values())
+        )  # all in groups with the same settings: `why_not_exact`
+        group = next(g for g in learner.optimizer.param_groups if any(p is protected for p in g["params"]))
         try:
             self.adapter.step(group["lr"], group["momentum"], group["nesterov"], group["dampening"])
         except TrainingError:

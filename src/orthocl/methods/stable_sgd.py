@@ -6,6 +6,7 @@ Learning. NeurIPS 2020.
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -41,6 +42,15 @@ class StableSGD(Method):
 
     def end_task(self, learner: Learner) -> None:
         """Nothing to remember: the rates belong to the task that just ended."""
+        decay = self.decay**learner.tasks_done
+        groups = learner.optimizer.param_groups
+        if any(group["lr"] != rate * decay for group, rate in zip(groups, self.rates, strict=False)):
+            warnings.warn(
+                "something else, such as a scheduler, changed the learning rate during a task of stable-sgd, which "
+                "sets it at the start of each task and puts it back at the end: leave the schedule to one of the two "
+                "(decay=1.0 leaves it to yours within a task)",
+                stacklevel=2,
+            )
         self.rates = []
 
     def resume_task(self, learner: Learner) -> None:

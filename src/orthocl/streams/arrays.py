@@ -279,7 +279,13 @@ def _plain_tensors(dataset: object) -> tuple[Tensor, ...] | None:
 
 
 def _stack(values: list[Any], what: str) -> Tensor:
-    tensors = [torch.as_tensor(value) for value in values]
+    try:
+        tensors = [torch.as_tensor(value) for value in values]
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise DataError(
+            f"each {what} of a data set must be a tensor, an array or a number, got a {type(values[0]).__name__}: "
+            "convert it in the data set (for images with a transform such as ToTensor, for names of classes to numbers)"
+        ) from error
     shapes = {tuple(tensor.shape) for tensor in tensors}
     if len(shapes) != 1:
         raise DataError(f"each {what} of a data set must have the same shape, got {sorted(shapes)}")

@@ -9,7 +9,8 @@ evaluates the loss several times within a step and is refused.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -18,7 +19,7 @@ from torch import Tensor, nn
 from orthocl.errors import SettingsError, UnsupportedError, unknown_name
 from orthocl.methods.base import Method
 from orthocl.methods.learner import Learner, Loss
-from orthocl.nets.heads import MultiHead
+from orthocl.nets.heads import find_heads
 from orthocl.tangents.adapter import why_not_exact
 from orthocl.training.seeds import derive_generator
 
@@ -90,17 +91,35 @@ def attach(
     if example_input is not None:
         learner.foresee(example_input)
     learner.hooks += [
-        optimizer.register_step_pre_hook(_hook(learner.before_step)),
-        optimizer.register_step_post_hook(_hook(learner.after_step)),
+        optimizer.register_step_pre_hook(partial(_before_step, learner)),
+        optimizer.register_step_post_hook(partial(_after_step, learner)),
     ]
     return learner
 
 
-def _hook(act: Callable[[], None]) -> Callable[[Any, Any, Any], None]:
-    def hook(optimizer: Any, args: Any, kwargs: Any) -> None:
-        act()
+def _before_step(
+    learner: Learner, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+    """Act on the gradients: now, or after the closure if `optimizer.step(closure)` will compute them."""
+    closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
+    learner.note_weights()
+    if closure is None:
+        with learner.full_precision():
+            learner.use_gradient()
+        return None
 
-    return hook
+    def closure_and_method() -> Any:
+        value = closure()
+        with torch.no_grad(), learner.full_precision():
+            learner.use_gradient()
+        return value
+
+    return (*args[:1], closure_and_method, *args[2:]), {k: v for k, v in kwargs.items() if k != "closure"}
+
+
+def _after_step(learner: Learner, optimizer: Any, args: Any, kwargs: Any) -> None:
+    with learner.full_precision():
+        learner.after_step()
 
 
 def default_loss(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -120,8 +139,9 @@ def protected_parameters(model: nn.Module, protect: Iterable[str] | None = None)
     if isinstance(protect, str):
         protect = [protect]
     if protect is None:
-        heads = {name for name, _ in model.head_parameters()} if isinstance(model, MultiHead) else set()
-        chosen = {name: p for name, p in trainable.items() if name not in heads}
+        found_heads = find_heads(model)
+        heads = set() if found_heads is None else {p for _, p in found_heads.head_parameters()}
+        chosen = {name: p for name, p in trainable.items() if p not in heads}
     else:
         chosen = {}
         for prefix in protect:
@@ -129,6 +149,11 @@ def protected_parameters(model: nn.Module, protect: Iterable[str] | None = None)
             if not found:
                 raise unknown_name("trainable parameter", prefix, trainable)
             chosen |= found
+    lazy = [name for name, p in chosen.items() if isinstance(p, nn.parameter.UninitializedParameter)]
+    if lazy:
+        raise UnsupportedError(
+            f"parameter {lazy[0]!r} of a lazy module has no shape yet: send one batch through the model before `attach`"
+        )
     if not chosen:
         raise UnsupportedError(
             "there is no trainable parameter to protect: unfreeze some, or name them with protect=[...]"

@@ -168,7 +168,7 @@ def train_task(
             learner.on_batch(index)
         optimizer.zero_grad()
         loss = learner.loss(model(inputs[index]), targets[index])
-        penalty = learner.method.penalty(learner)
+        penalty = learner.penalty_or_none()
         if penalty is not None:
             loss = loss + penalty
         loss.backward()
