@@ -199,6 +199,37 @@ def test_batch_norm_keeps_its_mode():
     assert torch.equal(model[1].running_mean, statistics)
 
 
+@pytest.mark.parametrize("name", ["ogd", "ogd+", "pca-ogd"])
+def test_an_error_restores_a_memory_that_was_not_copied(name):
+    model = network()
+    learner = attach(METHODS[name](), model, sgd(model, momentum=0.5))
+    fit(learner, task(1))
+    fit(learner, task(2))
+    before = learner.method.state_dict()
+    own = {t.data_ptr() for t in tensors(learner.method.snapshot())}
+    assert {t.data_ptr() for t in tensors(learner.method.subspace.state_dict())} <= own
+
+    def broken():
+        with learner.learning(task(3)):
+            steps(learner, task(3))
+            learner.method.end_task(learner)
+            raise RuntimeError("after the memory has grown")
+
+    with pytest.raises(RuntimeError, match="has grown"):
+        broken()
+    after = learner.method.state_dict()
+    assert str(after) == str(before)
+    for one, other in zip(tensors(before), tensors(after), strict=True):
+        assert torch.equal(one, other)
+
+
+def tensors(state):
+    if isinstance(state, torch.Tensor):
+        return [state] if state.numel() else []
+    parts = state.values() if isinstance(state, dict) else state if isinstance(state, list) else ()
+    return [tensor for part in parts for tensor in tensors(part)]
+
+
 def test_an_error_restores_the_random_draws_too():
     model = network()
     learner = attach(AGEM(memory_per_task=5), model, sgd(model))

@@ -81,6 +81,13 @@ class Method:
         """All state, as nested dicts and lists of tensors and JSON values."""
         return {item.name: export_state(getattr(self, item.name)) for item in fields(self) if not item.init}
 
+    def snapshot(self) -> dict[str, Any]:
+        """The state to go back to if a task fails, kept while the task is learnt.
+
+        A copy; a method that never changes its tensors in place may give the tensors themselves.
+        """
+        return self.state_dict()
+
     def load_state_dict(self, state: Mapping[str, Any], learner: Learner) -> None:
         """Restore what `state_dict` gave."""
         for name, value in state.items():

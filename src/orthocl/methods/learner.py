@@ -90,7 +90,7 @@ class Learner:
             head: head of a multi-head model; a Task brings its own.
             resumed: go on with a task whose state has been restored, instead of beginning it.
         """
-        before, random = self.method.state_dict(), self.generator.get_state()
+        before, random = self.method.snapshot(), self.generator.get_state()
         self.enter_task(self._as_task(data, head))
         try:
             with self.full_precision():

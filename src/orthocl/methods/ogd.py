@@ -6,7 +6,7 @@ Reference: Farajtabar, Azizan, Mott, Li. Orthogonal Gradient Descent for Continu
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -16,6 +16,7 @@ from orthocl.errors import TrainingError
 from orthocl.methods.base import Gradient, Method
 from orthocl.methods.learner import Learner
 from orthocl.methods.memory import Remembered, draw
+from orthocl.methods.state import export_state
 from orthocl.methods.watch import Watch
 from orthocl.nets.heads import use_head
 from orthocl.tangents.adapter import Adapter
@@ -41,7 +42,9 @@ class OGD(Method):
         variant: which output of a sample is remembered: "gtl" the logit of its label, "ave" the mean of all
             logits, "all" every logit (one tangent each: the only one that protects all outputs).
         engine: "project" projects every gradient or update; "adapter" trains through the tangent adapter (the same
-            steps, cheaper); "auto" takes the adapter where it is exact and cheaper.
+            steps, cheaper); "auto" takes the adapter where it is exact and cheaper. While a task is learnt with the
+            adapter, read weights with `model.state_dict()` or a copy of the model: `model.parameters()` lack the
+            adapter's share, so use "project" if you average them as you train.
         storage: dtype of the stored factors, "float32", "float64" or "bfloat16"; None for the model's own.
         input_cache: bytes that the runner may use, while a task is trained, to look the first layer's kernel with
             the training data up instead of computing it again every epoch.
@@ -181,6 +184,14 @@ class OGD(Method):
         """Bytes of memory that the method takes, those of the adapter and its cache included."""
         adapter = 0 if self.adapter is None else self.adapter.nbytes
         return adapter + (0 if self.subspace is None else self.subspace.nbytes) + self.watch.nbytes()
+
+    def snapshot(self) -> dict[str, Any]:
+        """The tensors themselves: memories grow by new tensors, and a copy would double their size."""
+        return {
+            item.name: export_state(getattr(self, item.name), copy=False)
+            for item in fields(self)
+            if not item.init
+        }
 
     def load_state_dict(self, state: Mapping[str, Any], learner: Learner) -> None:
         """Restore memory and, in the middle of a task, the adapter."""

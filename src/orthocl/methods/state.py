@@ -20,15 +20,15 @@ State = dict[str, Any]
 _TENSOR = "__tensor__"
 
 
-def export_state(value: Any) -> Any:
-    """Replace every object that has a `state_dict` by it, and copy every tensor and container."""
+def export_state(value: Any, *, copy: bool = True) -> Any:
+    """Replace every object that has a `state_dict` by it, and copy every container and (unless told not to) tensor."""
     if hasattr(value, "state_dict"):
-        return export_state(value.state_dict())
+        return export_state(value.state_dict(), copy=copy)
     if isinstance(value, Mapping):
-        return {key: export_state(item) for key, item in value.items()}
+        return {key: export_state(item, copy=copy) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [export_state(item) for item in value]
-    return value.detach().clone() if isinstance(value, Tensor) else value
+        return [export_state(item, copy=copy) for item in value]
+    return value.detach().clone() if copy and isinstance(value, Tensor) else value
 
 
 def tensor_bytes(value: Any) -> int:
