@@ -38,5 +38,5 @@ def unknown_name(kind: str, name: str, choices: Iterable[str]) -> SettingsError:
     """
     known = sorted(choices)
     near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-    hint = f"did you mean {near[0]!r}? " if near else ""
-    return SettingsError(f"unknown {kind} {name!r}: {hint}The choices are: {', '.join(known)}")
+    hint = f"did you mean {near[0]!r}? The" if near else "the"
+    return SettingsError(f"unknown {kind} {name!r}: {hint} choices are: {', '.join(known)}")

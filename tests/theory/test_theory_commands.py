@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from cyclopts import CycloptsError
 
 from orthocl.cli.theory import app
 from orthocl.errors import SettingsError
@@ -91,8 +92,10 @@ def test_tables_fit_a_terminal(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     app(["solve", *SMALL], result_action="return_value")
     app(["bound", *SMALL, "--form", "printed"], result_action="return_value")
+    app(["bound", *SMALL, "--form", "printed", "--rule", "sgd"], result_action="return_value")
     text = capsys.readouterr().out
     assert "…" not in text
+    assert "proxy R_T" in text
     assert max(len(line) for line in text.splitlines() if not line.startswith("fails")) <= 80
 
 
@@ -103,3 +106,30 @@ def test_mistakes_come_before_the_work(tmp_path):
         app(["order", "--figure", str(tmp_path / "no" / "x.svg")], result_action="return_value")
     with pytest.raises(SettingsError, match="one output"):
         app(["overlay", "--target", "one-hot"], result_action="return_value")
+    with pytest.raises(SettingsError, match="one step"):
+        app(["overlay", "--steps", "0"], result_action="return_value")
+    with pytest.raises(SettingsError, match="no task has a class 11"):
+        app(["solve", *SMALL, "--target", "11"], result_action="return_value")
+    with pytest.raises(SettingsError, match="too many to try all"):
+        app(
+            ["order", "--tasks", "10", "--samples", "2", "--method", "exhaustive"],
+            result_action="return_value",
+        )
+
+
+@pytest.mark.parametrize(
+    "arguments", [["overlay", "--kernel", "empirical"], ["order", "--test-samples", "9"]]
+)
+def test_options_that_would_do_nothing_are_refused(arguments):
+    with pytest.raises(CycloptsError):
+        app(arguments, result_action="return_value", exit_on_error=False, print_error=False)
+
+
+def test_where_a_figure_went_is_said_beside_the_json(capsys, tmp_path):
+    app(
+        ["order", "--tasks", "2", "--samples", "5", "--json", "--figure", str(tmp_path / "o.svg")],
+        result_action="return_value",
+    )
+    captured = capsys.readouterr()
+    assert "rows" in json.loads(captured.out)
+    assert "o.svg" in captured.err

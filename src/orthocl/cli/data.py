@@ -125,7 +125,7 @@ def prepare(
 def _progress(console: Console) -> Iterator[Report]:
     """A bar per thing done; one whose total is not known only moves."""
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True) as bars:
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bars:
         known: dict[str, TaskID] = {}
 
         def report(what: str, done: int, total: int | None) -> None:

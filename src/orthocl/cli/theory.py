@@ -12,8 +12,8 @@ import torch
 from cyclopts import Parameter
 from torch import Tensor
 
-from orthocl.cli.theory_setup import OrderSetup, OverlaySetup, Setup, load_tasks, make_kernel
-from orthocl.cli.theory_tables import emit, number_or_none, progress_bar
+from orthocl.cli.theory_setup import DataRoot, OrderSetup, OverlaySetup, Setup, load_tasks, make_kernel
+from orthocl.cli.theory_tables import emit, number_or_none, progress_bar, say_where
 from orthocl.errors import SettingsError
 from orthocl.methods import make_method
 from orthocl.nets import make_net
@@ -49,6 +49,7 @@ AsJson = Annotated[bool, Parameter(name="--json", help="Print JSON instead of ta
 StreamName = Annotated[
     str, Parameter(help="A stream by name; `orthocl data status` says which data are there.")
 ]
+Widths = Annotated[tuple[int, ...], Parameter(help="Hidden units.", consume_multiple=True)]
 DEFAULT_STREAM = "rotated-mnist-mini"
 
 
@@ -68,10 +69,12 @@ def _solve(
 
 def _accuracies(solution: Solution, tasks: Sequence[RegressionTask]) -> Tensor:
     """Test accuracy of every task (columns) at initialisation and after every task (rows)."""
-    columns = [
-        [accuracy(outputs, task.test_targets) for outputs in solution.trajectory(task.test_inputs)]
-        for task in tasks
-    ]
+    columns = []
+    with progress_bar("testing", len(tasks)) as advance:
+        for task in tasks:
+            trajectory = solution.trajectory(task.test_inputs)
+            columns.append([accuracy(outputs, task.test_targets) for outputs in trajectory])
+            advance(len(columns))
     return torch.tensor(columns, dtype=torch.float64).T
 
 
@@ -136,6 +139,7 @@ def solve(
         dissimilarities = [float(row["S"]) for row in rows]  # type: ignore[arg-type]
         distances = [float(row["total"]) for row in rows]  # type: ignore[arg-type]
         figures.save(figures.solution_figure(accuracies, dissimilarities, distances), figure)
+        say_where(figure)
 
 
 @app.command
@@ -199,6 +203,7 @@ def bound(
     if figure is not None:
         risks, wrong = [row["risk"] for row in rows], [row["error"] for row in rows]
         figures.save(figures.bound_figure(bounds, risks, wrong), figure)
+        say_where(figure)
 
 
 @app.command
@@ -256,6 +261,7 @@ def order(
     emit(f"orders of {len(tasks)} tasks, {stream}, {rule}, ridge {setup.ridge:g}", rows, extra, json_output)
     if figure is not None:
         figures.save(figures.order_figure(table, orders), figure)
+        say_where(figure)
 
 
 @app.command(name="overlay")
@@ -263,17 +269,16 @@ def overlay_command(
     stream: StreamName = DEFAULT_STREAM,
     *,
     rule: Rule = "ogd",
-    widths: Annotated[tuple[int, ...], Parameter(help="Hidden units.", consume_multiple=True)] = (
-        32,
-        128,
-        512,
-    ),
+    widths: Widths = (32, 128, 512),
     steps: Annotated[int, Parameter(help="Full-batch steps per task.")] = 200,
     setup: OverlaySetup | None = None,
     figure: FigurePath = None,
     json_output: AsJson = False,
 ) -> None:
     """Train real networks of growing width and lay the closed form over their outputs.
+
+    Columns: root mean square of trained minus predicted outputs on test samples, for the kernel of the network at
+    its start and for the infinitely wide one, and the relative distance between these kernels. All fall with width.
 
     Example: orthocl theory overlay --widths 64 256 1024 --figure overlay.svg
     """
@@ -282,8 +287,8 @@ def overlay_command(
         figures.check_path(figure)
     if setup.target == "one-hot":
         raise SettingsError("the overlay compares one output: use --target parity or a class number")
-    if setup.tasks < 1 or not widths:
-        raise SettingsError("expected at least one task and one width")
+    if setup.tasks < 1 or steps < 1 or not widths:
+        raise SettingsError("expected at least one task, one step and one width")
     tasks = load_tasks(stream, setup)
     done = 0
     with progress_bar("training", len(widths) * len(tasks)) as advance:
@@ -317,6 +322,7 @@ def overlay_command(
     emit(f"trained networks and their closed form, {stream}, {rule}", rows, {"rule": rule}, json_output)
     if figure is not None:
         figures.save(figures.overlay_figure(found), figure)
+        say_where(figure)
 
 
 @app.command(name="bridge")
@@ -337,11 +343,16 @@ def bridge_command(
         float | None, Parameter(help="Of the closed form; by default from early stopping.")
     ] = None,
     seed: Annotated[int, Parameter(help="Seed of data, weights and batches.")] = 0,
-    data_root: Annotated[Path | None, Parameter(help="Folder of the data sets.")] = None,
+    data_root: DataRoot = None,
     figure: FigurePath = None,
     json_output: AsJson = False,
 ) -> None:
     """Train a network and put dissimilarity, predicted forgetting and tangent drift beside what happened.
+
+    Columns: S per sample is the dissimilarity to what came before, max lr the largest rate at which full-batch
+    descent on the summed squares is stable, tangent cosine and growth compare the tangents after the task with
+    those after the last one (1: they did not move), forgetting is the accuracy lost on its training samples and
+    predicted what the closed form says of plain SGD.
 
     Example: orthocl theory bridge --method ogd --figure bridge.svg
     """
@@ -384,3 +395,4 @@ def bridge_command(
     emit(f"theory beside practice, {stream}, {method}", rows, extra, json_output)
     if figure is not None:
         figures.save(figures.bridge_figure(report), figure)
+        say_where(figure)

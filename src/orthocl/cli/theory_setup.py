@@ -15,6 +15,11 @@ from orthocl.streams import make
 from orthocl.theory import EmpiricalNTK, InfiniteWidthNTK, Kernel
 from orthocl.theory.targets import RegressionTask, regression_tasks
 
+DataRoot = Annotated[
+    Path | None,
+    Parameter(help="Folder of the data sets; by default $ORTHOCL_DATA, else the user's cache folder."),
+]
+
 
 @Parameter(name="*")
 @dataclass(frozen=True)
@@ -33,7 +38,7 @@ class Setup:
     bias_variance: Annotated[float, Parameter(help="Of the infinitely wide network.")] = 0.1
     ridge: Annotated[float, Parameter(help="lambda of the loss.")] = 0.1
     seed: Annotated[int, Parameter(help="Seed of data and weights.")] = 0
-    data_root: Annotated[Path | None, Parameter(help="Folder of the data sets.")] = None
+    data_root: DataRoot = None
 
 
 # Other defaults need classes of their own: options given on the command line are filled up from the class.
@@ -43,6 +48,7 @@ class OrderSetup(Setup):
     """What orders are compared on: without ridge, where the search is exact."""
 
     samples: Annotated[int, Parameter(help="Training samples per task.")] = 30
+    test_samples: Annotated[int, Parameter(parse=False)] = 1
     ridge: Annotated[float, Parameter(help="lambda of the loss.")] = 0.0
 
 
@@ -54,6 +60,8 @@ class OverlaySetup(Setup):
     tasks: Annotated[int, Parameter(help="Tasks of the stream to use.")] = 2
     samples: Annotated[int, Parameter(help="Training samples per task.")] = 30
     test_samples: Annotated[int, Parameter(help="Test samples where outputs are compared.")] = 100
+    kernel: Annotated[Literal["infinite", "empirical"], Parameter(parse=False)] = "infinite"
+    width: Annotated[int, Parameter(parse=False)] = 100
     depth: Annotated[int, Parameter(help="Hidden layers.")] = 1
     ridge: Annotated[float, Parameter(help="lambda of the loss.")] = 1.0
 

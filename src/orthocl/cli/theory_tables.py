@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -32,13 +33,24 @@ def emit(title: str, rows: Sequence[dict[str, Any]], extra: dict[str, Any], as_j
     table = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="bold")
     for name in names:
         words = any(isinstance(row.get(name), str) for row in rows)
-        table.add_column(name.replace("_", " "), justify="left" if words else "right")
+        table.add_column(_title(name), justify="left" if words else "right")
     for row in rows:
         table.add_row(*(_cell(row.get(name)) for name in names))
+    wide = console.options.update(max_width=1000)
+    table.collapse_padding = table.__rich_measure__(console, wide).maximum > console.width
     console.print(table)
     for name, value in extra.items():
         if isinstance(value, (str, int, float)):
-            console.print(f"{name.replace('_', ' ')}: {_cell(value)}", soft_wrap=True)
+            console.print(f"{_title(name)}: {_cell(value)}", soft_wrap=True)
+
+
+def say_where(figure: Path) -> None:
+    """Where a figure went, on the error stream: the output may be JSON."""
+    Console(stderr=True).print(f"figure: {figure}", highlight=False, soft_wrap=True)
+
+
+def _title(name: str) -> str:
+    return name.replace("_", " ").replace("R T", "R_T")
 
 
 def _cell(value: object) -> str:

@@ -204,7 +204,8 @@ class Curriculum:
             progress: called with (done, all) subsets or orders.
 
         Raises:
-            SettingsError: for "subsets" with SGD or a partial memory, where it has no meaning.
+            SettingsError: for "subsets" with SGD or a partial memory, where it has no meaning, and for
+                "exhaustive" with more than 9 tasks.
         """
         if method not in METHODS:
             raise unknown_name("method", method, METHODS)
@@ -227,6 +228,11 @@ class Curriculum:
 
     def _exhaustive(self, progress: Callable[[int, int], None] | None) -> Order:
         total = math.factorial(len(self))
+        if len(self) > 9:
+            raise SettingsError(
+                f"{len(self)} tasks have {total:.1e} orders, too many to try all (at most 9 tasks): "
+                "use method='beam', or 'subsets' for OGD that remembers everything"
+            )
         best: tuple[float, tuple[int, ...]] | None = None
         for done, order in enumerate(itertools.permutations(range(1, len(self) + 1)), start=1):
             value = self.complexity(order)

@@ -116,7 +116,11 @@ def order_figure(table: Tensor, orders: Sequence[Order]) -> Figure:
     left.set_ylabel("after")
     names = [f"{order.method}{' (exact)' if order.exact else ''}" for order in orders]
     colours = [GREEN if order.exact else BLUE for order in orders]
-    right.barh(names, [order.complexity for order in orders], color=colours)
+    best = min(order.complexity for order in orders)
+    bars = right.barh(names, [order.complexity for order in orders], color=colours)
+    above = [100 * (order.complexity / best - 1) if best > 0 else 0.0 for order in orders]
+    right.bar_label(bars, [f"+{each:.2g} %" if each else "best" for each in above], padding=3, fontsize=8)
+    right.margins(x=0.2)
     right.invert_yaxis()
     right.set_title("complexity proxy $R_T$ of an order", fontsize=10)
     return figure

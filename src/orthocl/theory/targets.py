@@ -64,6 +64,8 @@ def regression_tasks(
     if samples < 1 or test_samples < 1:
         raise SettingsError(f"expected at least one sample, got {samples} and {test_samples}")
     sizes = {task.outputs for task in tasks}
+    if target.isdigit() and all(task.kind != "regression" and int(target) >= task.outputs for task in tasks):
+        raise SettingsError(f"no task has a class {target}: classes count from 0 to {max(sizes) - 1}")
     if target == "one-hot" and len(sizes) > 1:
         raise DataError(f"one-hot targets need as many classes in every task, got {sorted(sizes)}")
     found = []
