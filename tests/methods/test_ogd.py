@@ -106,7 +106,7 @@ def test_pca_ogd_protects_the_leading_principal_directions(make, data, learn):
     expected = flat(shaped) - v[:3].T @ (v[:3] @ flat(shaped))
     torch.testing.assert_close(flat(learner.method.subspace.reject(shaped)), expected, rtol=0, atol=1e-9)
     assert learner.method.subspace.rank == 3
-    with pytest.raises(SettingsError, match="at least one component"):
+    with pytest.raises(SettingsError, match="components of pca-ogd must be at least 1"):
         learn(make(PCAOGD(components=0)), data[0])
 
 

@@ -372,3 +372,63 @@ def test_a_scheduler_and_stable_sgd_both_setting_the_rate_is_said():
     with pytest.warns(UserWarning, match="stable-sgd"):
         one_step()
     assert optimizer.param_groups[0]["lr"] == 0.05
+
+
+def test_a_step_of_another_optimizer_is_noticed():
+    model = network()
+    learner = attach(OGD(memory_per_task=4), model, sgd(model))
+    fit(learner, task(1))
+    other = torch.optim.Adam(model.parameters())
+
+    def train():
+        with learner.learning(task(2)):
+            cross_entropy(model(task(2).tensors[0]), task(2).tensors[1]).backward()
+            other.step()
+
+    with pytest.warns(UserWarning, match="not with the optimizer that ogd is attached to"):
+        train()
+    anew = attach(OGD(memory_per_task=4), model, other)
+    anew.load_state_dict(learner.state_dict())
+    learner.detach()
+    fit(anew, task(3))
+    assert anew.method.subspace.owners == (1, 2, 3)
+
+
+@pytest.mark.parametrize(
+    ("method", "reason"),
+    [
+        (OGDPlus(refresh="refill"), r"unknown refresh of ogd\+ 'refill'.*append, replace"),
+        (OGD(engine="fast"), "unknown engine of ogd"),
+        (OGD(storage="float16"), "unknown storage of ogd"),
+        (OGD(memory_per_task=2.5), "memory_per_task of ogd must be int, got 2.5"),
+        (OGD(memory_per_task=-1), "memory_per_task of ogd must be at least 0, got -1"),
+        (OGD(memory_per_task=True), "memory_per_task of ogd must be int"),
+        (EWC(fisher="true"), "unknown fisher of ewc"),
+        (EWC(strength="1"), "strength of ewc must be float"),
+        (EWC(strength=-1.0), "at least 0"),
+        (EWC(strength=float("nan")), "at least 0, got nan"),
+        (EWC(fisher_batch=0), "fisher_batch of ewc must be at least 1"),
+        (EWC(online=1), "online of ewc must be bool"),
+        (SI(damping=0.0), "damping of si"),
+        (AGEM(reference_batch=0), "reference_batch of a-gem must be at least 1"),
+        (StableSGD(decay=-0.5), "decay of stable-sgd"),
+    ],
+)
+def test_hyperparameters_that_make_no_sense_are_refused(method, reason):
+    model = network()
+    with pytest.raises(SettingsError, match=reason):
+        attach(method, model, sgd(model))
+
+
+@pytest.mark.parametrize("name", sorted(set(METHODS) - {"stable-sgd"}))
+def test_tasks_with_samples_of_another_shape(name):
+    class Pooled(nn.Conv2d):
+        def forward(self, x):
+            return super().forward(x).tanh().mean((2, 3))
+
+    torch.manual_seed(0)
+    model = Pooled(1, 3, 3).double()
+    learner = attach(METHODS[name](), model, sgd(model))
+    for side in (5, 7, 6):
+        fit(learner, TensorDataset(torch.randn(12, 1, side, side).double(), torch.arange(12) % 3))
+    assert weights(model).isfinite().all()

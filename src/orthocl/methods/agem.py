@@ -5,7 +5,7 @@ Reference: Chaudhry, Ranzato, Rohrbach, Elhoseiny. Efficient Lifelong Learning w
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import ClassVar
@@ -40,6 +40,7 @@ class AGEM(Method):
     memory_per_task: int = 100
     reference_batch: int = 256
     tolerance: float = 1e-7
+    minimum: ClassVar[Mapping[str, float]] = {"memory_per_task": 0, "reference_batch": 1, "tolerance": 0}
     memory: SampleMemory = field(default_factory=SampleMemory, init=False, repr=False)
 
     def transform(self, learner: Learner, gradient: Gradient) -> Gradient:
@@ -60,7 +61,7 @@ class AGEM(Method):
         losses: list[Tensor] = []
         start = 0
         with torch.enable_grad(), fixed_batch_statistics(learner.model):
-            for head, (inputs, targets) in self.memory.by_head().items():
+            for head, inputs, targets in self.memory.by_head():
                 rows = chosen if len(targets) == size else _within(chosen, start, len(targets))
                 start += len(targets)
                 if len(rows):

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args, get_origin, get_type_hints
 
 import torch
 from torch import Tensor
 
+from orthocl.errors import SettingsError, unknown_name
 from orthocl.methods.state import export_state, tensor_bytes
 
 if TYPE_CHECKING:
@@ -38,6 +39,8 @@ class Method:
     """Whether the method is plain training as long as there is nothing to protect."""
     uses_step: ClassVar[bool] = True
     """Whether `after_step` needs the displacement of the parameters, which costs a copy of them."""
+    minimum: ClassVar[Mapping[str, float]] = {}
+    """Smallest sensible values of hyperparameters."""
     batch_size: ClassVar[int | None] = None
     """A batch size that the method brings along; the runner prefers it to its own."""
 
@@ -73,6 +76,26 @@ class Method:
         """Numbers worth recording at the end of a task, such as the rank of the memory."""
         return {}
 
+    def check_settings(self) -> None:
+        """Refuse hyperparameters of a type that was not declared, unknown choices and values below `minimum`."""
+        try:
+            hints = get_type_hints(type(self))
+        except NameError:  # types that only a type checker sees
+            return
+        for name, value in self.settings().items():
+            kinds = [k for k in (get_args(hints[name]) or (hints[name],)) if k is not type(None)]
+            if get_origin(hints[name]) is Literal or any(get_origin(kind) is Literal for kind in kinds):
+                known = [choice for kind in kinds for choice in (get_args(kind) or (kind,))]
+                if value not in known and not (value is None and type(None) in get_args(hints[name])):
+                    raise unknown_name(f"{name} of {self.name}", str(value), known)
+            elif isinstance(value, bool) != (bool in kinds) or not _fits(value, kinds, hints[name]):
+                wanted = " or ".join(getattr(kind, "__name__", str(kind)) for kind in kinds)
+                raise SettingsError(f"{name} of {self.name} must be {wanted}, got {value!r}")
+            elif value is not None and name in self.minimum and not value >= self.minimum[name]:
+                raise SettingsError(
+                    f"{name} of {self.name} must be at least {self.minimum[name]:g}, got {value}"
+                )
+
     def settings(self) -> dict[str, Any]:
         """The hyperparameters, as JSON values."""
         return {item.name: getattr(self, item.name) for item in fields(self) if item.init}
@@ -100,6 +123,15 @@ class Method:
     def nbytes(self) -> int:
         """Bytes of memory that the method's state takes."""
         return tensor_bytes(self.state_dict())
+
+
+def _fits(value: object, kinds: Sequence[Any], hint: Any) -> bool:
+    """Whether a value is of one of the kinds that can be told (numbers, texts); others are not looked at."""
+    if value is None:
+        return type(None) in get_args(hint) or hint is Any
+    if any(kind not in (int, float, str, bool) for kind in kinds):
+        return True
+    return isinstance(value, tuple(kinds)) or (float in kinds and isinstance(value, int))
 
 
 def dot(left: Gradient, right: Gradient) -> Tensor:

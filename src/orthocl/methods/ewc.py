@@ -6,6 +6,7 @@ et al. Progress & Compress. ICML 2018.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
@@ -44,6 +45,12 @@ class EWC(Method):
     fisher: Literal["predicted", "sampled", "label"] = "predicted"
     fisher_samples: int | None = 1024
     fisher_batch: int = 1
+    minimum: ClassVar[Mapping[str, float]] = {
+        "strength": 0,
+        "decay": 0,
+        "fisher_samples": 0,
+        "fisher_batch": 1,
+    }
     importance: list[Tensor] = field(default_factory=list, init=False, repr=False)
     centre: list[Tensor] = field(default_factory=list, init=False, repr=False)
 

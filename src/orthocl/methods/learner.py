@@ -74,6 +74,7 @@ class Learner:
         self._warned = self._warned_of_penalty = False
         self._frozen = {name for name, p in self.model.named_parameters() if not p.requires_grad}
         self._undo: list[Callable[[], object]] = []
+        self._versions: list[int] = []  # of the parameters, until the attached optimizer has made a step
 
     # ---- tasks --------------------------------------------------------------------------------------------
 
@@ -99,7 +100,9 @@ class Learner:
                     self.method.resume_task(self)
                 else:
                     self.method.begin_task(self)
+            self._versions = [p._version for p in self._protected]
             yield self
+            self._check_stepped()
             with self.full_precision():
                 self.method.end_task(self)
             self.tasks_done += 1
@@ -151,6 +154,16 @@ class Learner:
                 f"trained now: {self.method.name} does not protect them. Attach with everything unfrozen that any task "
                 "will train",
                 stacklevel=5,
+            )
+
+    def _check_stepped(self) -> None:
+        """An optimizer that the method is not attached to takes its steps without the method."""
+        if any(p._version != v for p, v in zip(self._protected, self._versions, strict=False)):
+            warnings.warn(
+                f"the weights were trained in this task, but not with the optimizer that {self.method.name} is "
+                "attached to, so without the method: use that optimizer for all tasks, or attach anew to each new one "
+                "and carry the memory over with `state_dict` and `load_state_dict`",
+                stacklevel=4,
             )
 
     def full_precision(self) -> AbstractContextManager[object]:
@@ -227,6 +240,7 @@ class Learner:
     def note_weights(self) -> None:
         """First part of a step: where the parameters are."""
         _ = self.current_task
+        self._versions = []
         if self._measures or self.stage == "update":
             self._before = [p.detach().clone() for p in self._protected]
 

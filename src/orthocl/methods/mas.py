@@ -5,6 +5,7 @@ Reference: Aljundi, Babiloni, Elhoseiny, Rohrbach, Tuytelaars. Memory Aware Syna
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -35,6 +36,7 @@ class MAS(Method):
     strength: float = 1.0
     importance_samples: int | None = 1024
     importance_batch: int = 1
+    minimum: ClassVar[Mapping[str, float]] = {"strength": 0, "importance_samples": 0, "importance_batch": 1}
     importance: list[Tensor] = field(default_factory=list, init=False, repr=False)
     centre: list[Tensor] = field(default_factory=list, init=False, repr=False)
 

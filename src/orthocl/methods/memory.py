@@ -51,7 +51,7 @@ class SampleMemory:
     """Samples per finished task, in order of the tasks. A task seen again under its number replaces itself."""
 
     pieces: dict[int, Remembered] = field(default_factory=dict)
-    _joined: dict[str, tuple[Tensor, Tensor]] = field(default_factory=dict, repr=False)
+    _joined: list[tuple[str, Tensor, Tensor]] = field(default_factory=list, repr=False)
 
     def __iter__(self) -> Iterator[Remembered]:
         return iter(self.pieces.values())
@@ -63,17 +63,21 @@ class SampleMemory:
         """Draw samples of the current task and keep them."""
         piece = draw(learner, count)
         self.pieces[piece.task] = piece
-        self._joined = {}
+        self._joined = []
         return piece
 
-    def by_head(self) -> dict[str, tuple[Tensor, Tensor]]:
-        """Inputs and targets of all tasks of each head, end to end. The pieces become views of them."""
+    def by_head(self) -> list[tuple[str, Tensor, Tensor]]:
+        """Head, inputs and targets of all tasks that can share a batch, end to end. The pieces become views of them.
+
+        They can if they have the same head and samples of the same shape and type.
+        """
         if not self._joined:
-            for head in dict.fromkeys(piece.head for piece in self):
-                mine = [piece for piece in self if piece.head == head]
+            for kind in dict.fromkeys(_kind(piece) for piece in self):
+                mine = [piece for piece in self if _kind(piece) == kind]
                 inputs = torch.cat([piece.inputs for piece in mine])
                 targets = torch.cat([piece.targets for piece in mine])
-                self._joined[head] = inputs, targets
+                head = mine[0].head
+                self._joined.append((head, inputs, targets))
                 start = 0
                 for piece in mine:
                     rows = slice(start, start := start + len(piece))
@@ -84,7 +88,7 @@ class SampleMemory:
     def shrink(self, per_task: int) -> None:
         """Keep at most `per_task` samples of each task."""
         self.pieces = {number: piece.first(per_task) for number, piece in self.pieces.items()}
-        self._joined = {}
+        self._joined = []
 
     def state_dict(self) -> dict[str, Any]:
         """Everything, as tensors and JSON values."""
@@ -94,7 +98,17 @@ class SampleMemory:
         """Restore what `state_dict` gave."""
         pieces = [Remembered.from_state_dict(piece) for piece in state["pieces"]]
         self.pieces = {piece.task: piece for piece in pieces}
-        self._joined = {}
+        self._joined = []
+
+
+def _kind(piece: Remembered) -> tuple[object, ...]:
+    return (
+        piece.head,
+        piece.inputs.shape[1:],
+        piece.inputs.dtype,
+        piece.targets.shape[1:],
+        piece.targets.dtype,
+    )
 
 
 def draw(learner: Learner, count: int) -> Remembered:

@@ -59,6 +59,7 @@ class OGD(Method):
     engine: Literal["auto", "adapter", "project"] = "auto"
     storage: Literal["float32", "float64", "bfloat16"] | None = None
     input_cache: int = 2**29
+    minimum: ClassVar[Mapping[str, float]] = {"memory_per_task": 0, "input_cache": 0}
     subspace: Subspace | None = field(default=None, init=False, repr=False)
     adapter: Adapter | None = field(default=None, init=False, repr=False)
     saved_adapter: dict[str, Any] | None = field(default=None, init=False, repr=False)

@@ -32,6 +32,7 @@ class OGDPlus(OGD):
 
     refresh: Literal["replace", "append"] = "replace"
     memory_total: int | None = None
+    minimum: ClassVar[Mapping[str, float]] = {**OGD.minimum, "memory_total": 0}
     memory: SampleMemory = field(default_factory=SampleMemory, init=False, repr=False)
 
     def remember(self, learner: Learner) -> None:

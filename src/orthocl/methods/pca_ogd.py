@@ -6,10 +6,10 @@ NTK Overlap Matrix. AISTATS 2021.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from orthocl.errors import SettingsError
 from orthocl.methods.learner import Learner
 from orthocl.methods.memory import draw
 from orthocl.methods.ogd import OGD
@@ -30,6 +30,7 @@ class PCAOGD(OGD):
     name: ClassVar[str] = "pca-ogd"
 
     components: int = 50
+    minimum: ClassVar[Mapping[str, float]] = {**OGD.minimum, "components": 1}
 
     def remember(self, learner: Learner) -> None:
         """Add the principal directions of the task's tangents."""
@@ -39,9 +40,3 @@ class PCAOGD(OGD):
             tangents = self.collect(learner, piece)
             self.ensure_subspace(learner).append(tangents, owner=piece.task, components=self.components)
             self.watch.remember(piece, tangents)
-
-    def refusal(self, learner: Learner) -> str | None:
-        """Nothing would be protected without a component."""
-        if self.components < 1:
-            raise SettingsError(f"pca-ogd needs at least one component per task, got {self.components}")
-        return None

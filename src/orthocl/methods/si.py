@@ -5,6 +5,7 @@ Reference: Zenke, Poole, Ganguli. Continual Learning Through Synaptic Intelligen
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -32,6 +33,7 @@ class SI(Method):
 
     strength: float = 1.0
     damping: float = 0.1
+    minimum: ClassVar[Mapping[str, float]] = {"strength": 0, "damping": 1e-30}
     importance: list[Tensor] = field(default_factory=list, init=False, repr=False)
     centre: list[Tensor] = field(default_factory=list, init=False, repr=False)
     path: list[Tensor] = field(default_factory=list, init=False, repr=False)

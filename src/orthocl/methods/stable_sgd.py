@@ -7,6 +7,7 @@ Learning. NeurIPS 2020.
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -33,6 +34,7 @@ class StableSGD(Method):
     decay: float = 0.8
     dropout: float | None = 0.3
     batch_size: int | None = 10  # type: ignore[misc]
+    minimum: ClassVar[Mapping[str, float]] = {"decay": 1e-30, "dropout": 0, "batch_size": 1}
     rates: list[float] = field(default_factory=list, init=False, repr=False)
 
     def begin_task(self, learner: Learner) -> None:

@@ -67,6 +67,7 @@ def attach(
     """
     if batch_norm not in ("freeze", "keep"):
         raise unknown_name("batch_norm policy", str(batch_norm), ["freeze", "keep"])
+    method.check_settings()
     parameters = protected_parameters(model, protect)
     _check_optimizer(optimizer, parameters)
     if method.projects and isinstance(optimizer, torch.optim.LBFGS):
