@@ -432,3 +432,39 @@ def test_tasks_with_samples_of_another_shape(name):
     for side in (5, 7, 6):
         fit(learner, TensorDataset(torch.randn(12, 1, side, side).double(), torch.arange(12) % 3))
     assert weights(model).isfinite().all()
+
+
+def plain(model, inputs):
+    """What the parameters alone compute."""
+    first, last = model[0], model[2]
+    return (torch.tanh(inputs @ first.weight.t() + first.bias) @ last.weight.t() + last.bias).detach()
+
+
+def test_weights_can_be_read_in_the_middle_of_a_task():
+    """`learner.merge()`: what `model.parameters()` says is then what the model computes with."""
+    generator = torch.Generator().manual_seed(0)
+    data = [
+        TensorDataset(torch.randn(40, 256, generator=generator), torch.randint(3, (40,), generator=generator))
+        for _ in range(2)
+    ]
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(256, 64), nn.Tanh(), nn.Linear(64, 3))
+    learner = attach(OGD(memory_per_task=20), model, torch.optim.SGD(model.parameters(), lr=0.1))
+    for task in data:
+        with learner.learning(task):
+            for _ in range(3):
+                learner.optimizer.zero_grad()
+                torch.nn.functional.cross_entropy(model(task.tensors[0]), task.tensors[1]).backward()
+                learner.optimizer.step()
+            expected = model(task.tensors[0]).detach()
+            if task is data[1]:
+                assert learner.method.adapter is not None
+                assert float((plain(model, task.tensors[0]) - expected).abs().max()) > 1e-4
+            learner.merge()
+            torch.testing.assert_close(plain(model, task.tensors[0]), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_weights_in_half_precision_are_warned_of():
+    model = nn.Linear(4, 3).bfloat16()
+    with pytest.warns(UserWarning, match="rounding the weights"):
+        attach(OGD(), model, torch.optim.SGD(model.parameters(), lr=0.1))

@@ -72,6 +72,9 @@ class Method:
         """A warning if the method will need more memory than there is, from one example input; None if not."""
         return None
 
+    def merge(self, learner: Learner) -> None:
+        """Make `model.parameters()` the weights that the model computes with, where the method keeps part of them."""
+
     def monitor(self, learner: Learner) -> dict[str, float]:
         """Numbers worth recording at the end of a task, such as the rank of the memory."""
         return {}

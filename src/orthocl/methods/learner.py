@@ -237,6 +237,14 @@ class Learner:
         self._penalised = True
         return self.method.penalty(self)
 
+    def merge(self) -> None:
+        """Make `model.parameters()` complete in the middle of a task: call it before you average or log weights.
+
+        The fast path of the OGD family keeps part of the weights beside the layers until a task ends. `model(x)`,
+        `state_dict`, copies and pickles are right at any time without this.
+        """
+        self.method.merge(self)
+
     def note_weights(self) -> None:
         """First part of a step: where the parameters are."""
         _ = self.current_task

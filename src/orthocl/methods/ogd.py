@@ -161,6 +161,11 @@ class OGD(Method):
         if buffers is not None:
             torch._foreach_copy_(buffers, subspace.reject(buffers))
 
+    def merge(self, learner: Learner) -> None:
+        """Fold what the adapter has learnt so far into the weights; training goes on as before."""
+        if self.adapter is not None:
+            self.adapter.merge()
+
     def foresee(self, learner: Learner, inputs: Tensor) -> str | None:
         """Whether the tangents of all expected tasks will fit in the memory that is free now."""
         if not self.memory_per_task:

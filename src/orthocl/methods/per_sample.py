@@ -12,6 +12,7 @@ from orthocl.errors import UnsupportedError
 from orthocl.methods.learner import Learner
 from orthocl.methods.memory import Remembered
 from orthocl.nets.heads import use_head
+from orthocl.nets.modes import evaluating
 
 CHUNK_ELEMENTS = 2**24  # per-sample gradients held at once: 64 MB in float32
 
@@ -36,23 +37,15 @@ def mean_of_gradients(
     total = [torch.zeros_like(p) for p in parameters.values()]
     if not len(piece):
         return total
-    was_training = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
-        with use_head(model, piece.head):
-            if batch == 1:
-                _add_samples(learner, piece, quantity, function, total)
-            else:
-                for inputs, targets in zip(
-                    piece.inputs.split(batch), piece.targets.split(batch), strict=True
-                ):
-                    with torch.enable_grad():
-                        value = quantity(_outputs(model, inputs), targets).mean()
-                    for sum_, gradient in zip(total, gradient_of([value], parameters.values()), strict=True):
-                        sum_ += function(gradient) * (len(inputs) / len(piece))
-    finally:
-        for module, training in was_training:
-            module.training = training
+    with evaluating(model), use_head(model, piece.head):
+        if batch == 1:
+            _add_samples(learner, piece, quantity, function, total)
+            return total
+        for inputs, targets in zip(piece.inputs.split(batch), piece.targets.split(batch), strict=True):
+            with torch.enable_grad():
+                value = quantity(_outputs(model, inputs), targets).mean()
+            for sum_, gradient in zip(total, gradient_of([value], parameters.values()), strict=True):
+                sum_ += function(gradient) * (len(inputs) / len(piece))
     return total
 
 

@@ -16,7 +16,7 @@ def quadratic_penalty(
 
     >>> w = torch.tensor([3.0], requires_grad=True)
     >>> penalty = quadratic_penalty([w], [torch.tensor([2.0])], [torch.tensor([1.0])], strength=0.5)
-    >>> penalty.backward(); float(penalty), float(w.grad)
+    >>> penalty.backward(); penalty.item(), w.grad.item()
     (4.0, 4.0)
     """
     value: Tensor = _Quadratic.apply(strength, len(parameters), *parameters, *importance, *centre)  # type: ignore[no-untyped-call]

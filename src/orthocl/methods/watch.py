@@ -15,6 +15,7 @@ from orthocl.methods.learner import Learner
 from orthocl.methods.memory import Remembered
 from orthocl.methods.state import tensor_bytes
 from orthocl.nets.heads import use_head
+from orthocl.nets.modes import evaluating
 from orthocl.tangents.drift import drift
 from orthocl.tangents.factors import Tangents, Variant, collect
 from orthocl.tangents.subspace import Subspace
@@ -93,11 +94,9 @@ class Watch:
         """Batch statistics moved during the task: by how much did that alone change remembered outputs?"""
         buffers = dict(learner.model.named_buffers())
         today = {name: buffers[name].clone() for name in self.statistics}
-        modes = [(module, module.training) for module in learner.model.modules()]
-        learner.model.eval()
         change = size = 0.0
         for piece, _ in self.probes.values():
-            with use_head(learner.model, piece.head):
+            with evaluating(learner.model), use_head(learner.model, piece.head):
                 for name, value in self.statistics.items():
                     buffers[name].copy_(value)
                 before = learner.model(piece.inputs)
@@ -106,8 +105,6 @@ class Watch:
                 after = learner.model(piece.inputs)
             change += float((after - before).square().sum())
             size += float(before.square().sum())
-        for module, training in modes:
-            module.training = training
         self.report["batch_norm_drift"] = (change / max(size, 1e-300)) ** 0.5
         if self.report["batch_norm_drift"] > NOTICEABLE:
             warnings.warn(

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from orthocl.errors import DataError, SettingsError, UnsupportedError, unknown_name
+from orthocl.nets.modes import evaluating
 from orthocl.tangents import layers
 from orthocl.tangents.blocks import Block
 from orthocl.tangents.per_sample import per_sample_gradients
@@ -223,23 +224,19 @@ class _Collector:
 
 
 @contextmanager
-def _evaluating(model: nn.Module, parameters: Mapping[str, nn.Parameter]) -> Iterator[None]:
+def _differentiable(model: nn.Module, parameters: Mapping[str, nn.Parameter]) -> Iterator[None]:
     """Eval mode, gradients on, any tangent adapter merged and paused; all restored afterwards."""
-    training = [(module, module.training) for module in model.modules()]
     frozen = [parameter for parameter in parameters.values() if not parameter.requires_grad]
     adapters = {
-        id(a): a for module, _ in training if (a := getattr(module, "tangent_adapter", None)) is not None
+        id(a): a for module in model.modules() if (a := getattr(module, "tangent_adapter", None)) is not None
     }
     paused = [(adapter, adapter.pause()) for adapter in adapters.values()]
     try:
-        model.eval()
         for parameter in frozen:
             parameter.requires_grad_(True)
-        with torch.enable_grad():
+        with evaluating(model), torch.enable_grad():
             yield
     finally:
-        for module, mode in training:
-            module.training = mode
         for parameter in frozen:
             parameter.requires_grad_(False)
         for adapter, before in paused:
@@ -281,7 +278,7 @@ def collect(
         raise DataError(f"expected as many targets as inputs, and some, got {len(inputs)} and {len(targets)}")
     collector = _Collector(model, parameters, variant)
     size, pieces = max(1, chunk or CHUNK), []
-    with _evaluating(model, parameters):
+    with _differentiable(model, parameters):
         if variant == "all" and chunk is None:  # every sample brings as many derivatives as outputs
             with torch.no_grad():
                 size = max(1, CHUNK // remembered_outputs(model(inputs[:1]), targets[:1], variant).shape[1])

@@ -9,6 +9,7 @@ evaluates the loss several times within a step and is refused.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable
 from functools import partial
 from typing import Any, Literal
@@ -89,6 +90,14 @@ def attach(
     reason = method.refusal(learner)
     if reason:
         raise UnsupportedError(reason)
+    low = [name for name, p in parameters.items() if torch.finfo(p.dtype).bits < 32]
+    if low and method.projects:
+        warnings.warn(
+            f"{len(low)} protected parameters, such as {low[0]!r}, are kept in {parameters[low[0]].dtype}: "
+            "rounding the weights after each step undoes part of the projection. Keep them in float32 and use autocast "
+            "for speed",
+            stacklevel=2,
+        )
     if example_input is not None:
         learner.foresee(example_input)
     learner.hooks += [

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from orthocl.nets.heads import use_head
+from orthocl.nets.modes import evaluating
 from orthocl.streams.base import Split, Task
 
 CHUNK = 1000
@@ -17,21 +18,15 @@ CHUNK = 1000
 def predict(model: nn.Module, split: Split, head: str, index: Tensor | None = None) -> Tensor:
     """Outputs for the samples of a split (or some of them), in eval mode, which is restored afterwards."""
     positions = torch.arange(len(split)) if index is None else index
-    modes = [(module, module.training) for module in model.modules()]
     parameter = next(model.parameters(), None)
-    model.eval()
-    try:
-        with use_head(model, head):
-            batches = []
-            for chunk in positions.split(CHUNK):
-                inputs = split.inputs(chunk)
-                if parameter is not None and inputs.is_floating_point():
-                    inputs = inputs.to(parameter.device, parameter.dtype)
-                batches.append(model(inputs))
-        return torch.cat(batches)
-    finally:
-        for module, training in modes:
-            module.training = training
+    batches = []
+    with evaluating(model), use_head(model, head):
+        for chunk in positions.split(CHUNK):
+            inputs = split.inputs(chunk)
+            if parameter is not None and inputs.is_floating_point():
+                inputs = inputs.to(parameter.device, parameter.dtype)
+            batches.append(model(inputs))
+    return torch.cat(batches)
 
 
 def accuracy(model: nn.Module, task: Task, split: Split, index: Tensor | None = None) -> float:

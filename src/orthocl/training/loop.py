@@ -137,11 +137,20 @@ def train(
         progress.seconds["remember"] += perf_counter() - remembering
         progress.accuracies.append(_timed(progress, "evaluate", lambda: evaluate(learner.model, stream)))
         progress.memorised.append(memorised_accuracy(learner, stream))
-        progress.monitors.append(learner.method.monitor(learner))
+        progress.monitors.append(_rounded(learner.method.monitor(learner)))
         progress.task, progress.step = number + 1, 0
         for observer in observers:
             observer.on_task(learner, progress)
     return progress
+
+
+def _rounded(monitor: dict[str, float]) -> dict[str, float]:
+    """Six digits: the last bits of a float64 product depend on where its operands lie in memory.
+
+    >>> _rounded({"rank": 1234567.0, "leak": 1.23456789e-8})
+    {'rank': 1234567.0, 'leak': 1.23457e-08}
+    """
+    return {name: value if value % 1 == 0 else float(f"{value:.6g}") for name, value in monitor.items()}
 
 
 def train_task(
