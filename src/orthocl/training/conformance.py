@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -18,16 +18,14 @@ from orthocl.errors import UnsupportedError
 from orthocl.methods.base import Method
 from orthocl.methods.learner import Learner
 from orthocl.methods.sgd import SGD
-from orthocl.nets.heads import MultiHead
-from orthocl.nets.mlp import MLP
 from orthocl.streams.arrays import from_arrays
 from orthocl.streams.base import Stream, Task
 from orthocl.training.attach import attach
 from orthocl.training.checkpoint import load_checkpoint, save_checkpoint
-from orthocl.training.loop import Observer, Progress, TrainSettings, train
+from orthocl.training.loop import Observer, Progress, train
+from orthocl.training.tiny_problem import SETTINGS, WordModel, attached, model_for, problem, trained, weights
 
 Maker = Callable[..., Method]
-SETTINGS = TrainSettings(epochs=2, batch_size=4, learning_rate=0.05, batch_norm="freeze")
 
 
 class NonConformingError(Exception):
@@ -75,69 +73,6 @@ def small(kind: type[Method], settings: dict[str, Any]) -> Method:
 def memory_fields(kind: type[Method]) -> list[str]:
     """Hyperparameters that count remembered samples."""
     return [item.name for item in fields(kind) if item.init and item.name.startswith("memory_per_task")]
-
-
-# ---- the tiny problem ---------------------------------------------------------------------------------------
-
-
-def problem(
-    heads: Literal["shared", "per-task"] = "shared", samples: int = 10, integer: bool = False
-) -> Stream:
-    """Three tasks of ten samples with three classes; with `integer` inputs, word numbers from 0 to 6."""
-    generator = torch.Generator().manual_seed(7)
-
-    def arrays() -> tuple[Tensor, Tensor]:
-        inputs = torch.randn(6, samples, generator=generator).T  # not contiguous
-        if integer:
-            inputs = torch.randint(7, (samples, 6), generator=generator)
-        return inputs, torch.arange(samples) % 3
-
-    return from_arrays([(*arrays(), *arrays()) for _ in range(3)], heads=heads, outputs=3)
-
-
-class WordModel(nn.Module):
-    """Embedding, LayerNorm and a linear layer: a model of integer inputs."""
-
-    def __init__(self, words: int = 7, size: int = 6, outputs: int = 3):
-        super().__init__()
-        self.embedding = nn.Embedding(words, size)
-        self.norm = nn.LayerNorm(size)
-        self.dropout = nn.Dropout(0.0)
-        self.output = nn.Linear(size, outputs)
-
-    def forward(self, words: Tensor) -> Tensor:
-        """Outputs of the mean word."""
-        mean: Tensor = self.dropout(self.norm(self.embedding(words.long())).mean(1))
-        outputs: Tensor = self.output(mean)
-        return outputs
-
-
-def model_for(stream: Stream, dtype: torch.dtype = torch.float32) -> nn.Module:
-    """A tiny network for the stream, always with the same initial weights."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(3)
-        if len(stream.heads) > 1:
-            return MultiHead(MLP(stream.input_shape, hidden=(5,)), stream.heads).to(dtype)
-        return MLP(stream.input_shape, hidden=(5, 4), outputs=3).to(dtype)
-
-
-def attached(method: Method, model: nn.Module) -> Learner:
-    """A learner with plain SGD."""
-    torch.manual_seed(5)
-    return attach(method, model, torch.optim.SGD(model.parameters(), lr=SETTINGS.learning_rate))
-
-
-def weights(model: nn.Module) -> dict[str, Tensor]:
-    """A copy of all parameters and buffers."""
-    return {name: value.detach().clone() for name, value in model.state_dict().items()}
-
-
-def trained(method: Method, stream: Stream | None = None, model: nn.Module | None = None) -> Learner:
-    """The learner after the whole stream."""
-    stream = problem() if stream is None else stream
-    learner = attached(method, model_for(stream) if model is None else model)
-    train(learner, stream, SETTINGS)
-    return learner
 
 
 def require(condition: bool, message: str) -> None:
