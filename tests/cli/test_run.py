@@ -8,6 +8,8 @@ import pytest
 
 from orthocl.cli.app import call
 from orthocl.lab import Store
+from orthocl.lab.executors import Outcome
+from orthocl.lab.laboratory import Results
 
 SMALL = [
     *("--set", "stream.tasks=2"),
@@ -68,6 +70,14 @@ def test_a_failed_run_is_exit_code_1(shelf, capsys):
     assert "smaller learning rate" in capsys.readouterr().err
 
 
+def test_runs_that_were_stopped_are_exit_code_130_even_if_only_they_heard_the_signal(shelf, monkeypatch):
+    def stopped(experiment, *_, **__):
+        return Results(experiment, tuple(Outcome("1", each, "interrupted") for each in experiment.runs))
+
+    monkeypatch.setattr("orthocl.cli.run.run_experiment", stopped)
+    assert call([*FLAGS, "--store", str(shelf)]) == 130
+
+
 def test_dry_run_shows_what_is_there_and_makes_nothing(filled, capsys):
     before = Store(filled).ids()
     assert call([*FLAGS, "--seed", "1", "--seed", "9", "--store", str(filled), "--dry-run"]) == 0
@@ -86,6 +96,7 @@ def test_dry_run_shows_what_is_there_and_makes_nothing(filled, capsys):
         ([*FLAGS, "--backend-set", "x"], "expected KEY=VALUE"),
         ([*FLAGS, "--set", "method.memory_per_task=3"], "hyperparameter of the methods here"),
         ([*FLAGS, "--tracker", "tensorbord"], "did you mean 'tensorboard'"),
+        ([*FLAGS, "--metric", "acc"], "did you mean 'aac'"),
     ],
 )
 def test_mistakes(shelf, capsys, arguments, words):

@@ -80,6 +80,7 @@ def run(
         from orthocl.lab.trackers import check_trackers
 
         check_trackers(options.trackers)
+    make_table((), metric or experiment.metrics)  # an unknown metric is an error now, not after hours
     at_once = cores() if jobs is None else jobs
     if dry_run:
         _show_plan(experiment, Store(store), options, max(1, at_once))
@@ -103,6 +104,8 @@ def run(
             failures=results.failures,
         )
         Console(stderr=True).print(f"report: {path}", highlight=False, soft_wrap=True)
+    if any(outcome.status == "interrupted" for outcome in results.outcomes):
+        raise KeyboardInterrupt  # runs heard a Ctrl-C that this process missed
     return 1 if results.failures else 0
 
 
