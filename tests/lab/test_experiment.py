@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -192,3 +193,17 @@ def test_shipped_experiments_load(path):
     experiment = load_experiment(path)
     assert experiment.runs
     assert experiment.description
+
+
+def test_the_file_of_the_guide_says_what_the_guide_says(tmp_path):
+    guide = (Path(__file__).parents[2] / "docs" / "experiments.md").read_text()
+    file = tmp_path / "small.toml"
+    file.write_text(re.search(r"```toml\n(.*?)```", guide, re.DOTALL)[1])
+    runs = load_experiment(file, overrides=["train.batch_size=7"]).runs
+    assert len(runs) == 3 * (1 + 2 + 1)
+    ewc = [run for run in runs if run.method.name == "ewc"]
+    assert {run.method.settings["strength"] for run in ewc} == {1.0, 10.0}
+    assert {run.method.settings["fisher_samples"] for run in ewc} == {128}
+    assert {(run.train.epochs, run.train.batch_size) for run in runs} == {(3, 7)}
+    assert {run.train.learning_rate for run in ewc} == {0.01}
+    assert len(load_experiment(file, only=["turned/ogd*"], seeds=[1]).runs) == 1

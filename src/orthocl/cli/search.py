@@ -67,6 +67,8 @@ def search(
     An interrupted search goes on with the same command. With --after, candidates that fall behind are paused, and
     the result says which and when.
 
+    A grid is a table such as [methods.ewc.grid] with lines such as method.strength = [1.0, 10.0].
+
     For example: orthocl search experiments/search_mnist.toml --only rotated-mnist/ewc --plot ewc.svg
     """
     experiment = load_experiment(file, only=only or (), seeds=seed or (), overrides=set_ or ())
