@@ -1,4 +1,4 @@
-"""`orthocl demo`: see the whole thing work in about a minute."""
+"""`orthocl demo`: see the whole thing work in a minute or two."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def demo(
         bool, Parameter(negative="", help="Forget earlier results in that folder first.")
     ] = False,
 ) -> int:
-    """See it work: five methods on two small streams of embedded data, a table and a report, in about a minute.
+    """See it work: five methods on two small streams of embedded data, a table and a report, in a minute or two.
 
     Nothing is downloaded. A demonstration that was interrupted goes on where it was.
     """

@@ -36,7 +36,9 @@ def report(
         Path | None, Parameter(help="Experiment file; without one, all runs of the store.")
     ] = None,
     *,
-    out: Annotated[Path, Parameter(help="Where the report goes (.html).")] = Path("report.html"),
+    out: Annotated[
+        Path | None, Parameter(help="Where it goes: report.html by default, FIGURE.svg for a figure.")
+    ] = None,
     figure: Annotated[
         str | None,
         Parameter(
@@ -68,9 +70,11 @@ def report(
     if not pairs:
         raise StoreError(f"none of these runs is finished in {shelf.directory}: run the experiment first")
     if figure is not None:
-        path = save_figure(make_figure(figure, pairs), out)
+        path = save_figure(make_figure(figure, pairs), out or Path(f"{figure}.svg"))
     else:
-        path = write_report(out, pairs, title=name, description=description, metrics=metrics)
+        path = write_report(
+            out or Path("report.html"), pairs, title=name, description=description, metrics=metrics
+        )
     Console(stderr=True).print(f"{len(pairs)} runs to {escape(str(path))}", highlight=False, soft_wrap=True)
 
 

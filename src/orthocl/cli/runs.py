@@ -57,7 +57,7 @@ def list_runs(*, stream: Filter = "*", method: Filter = "*", store: StoreOption 
             row = [settings.stream.name, settings.method.name, str(settings.seed), shelf.state(run)]
             numbers = ["", ""]
         if fnmatchcase(row[0], stream) and fnmatchcase(row[1], method):
-            table.add_row(run, *map(escape, row), *numbers)
+            table.add_row(run[:8], *map(escape, row), *numbers)
     if table.row_count:
         console.print(table)
     else:
@@ -193,12 +193,16 @@ def _matrix(record: Record) -> Table:
 
 
 def _monitors(record: Record) -> Table:
-    table = Table(title="monitors", title_justify="left", box=box.SIMPLE)
-    names = list(dict.fromkeys(name for row in record.result.monitors for name in row))
-    for name in ("after", *names):
-        table.add_column(name.replace("_", " "), justify="right")
-    for number, row in enumerate(record.result.monitors, start=1):
-        table.add_row(str(number), *(f"{row[name]:.4g}" if name in row else "" for name in names))
+    """One line per monitor; of a long stream the first and the last five tasks (the record has all)."""
+    rows = record.result.monitors
+    shown = range(len(rows)) if len(rows) <= 6 else [0, *range(len(rows) - 5, len(rows))]
+    table = Table(title="monitors after task", title_justify="left", box=box.SIMPLE)
+    table.add_column("")
+    for number in shown:
+        table.add_column(str(number + 1), justify="right")
+    for name in dict.fromkeys(name for row in rows for name in row):
+        values = (f"{rows[number][name]:.4g}" if name in rows[number] else "" for number in shown)
+        table.add_row(name.replace("_", " "), *values)
     return table
 
 

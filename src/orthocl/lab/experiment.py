@@ -3,9 +3,8 @@
     name = "small"
     include = ["protocol.toml"]          # read first, in order; this file wins
     seeds = [1, 2, 3]
-    streams = ["rotated-mnist-mini"]     # a list of names, or tables as below
-    methods = ["sgd", "ogd+"]
-    only = ["rotated*/ogd*"]             # patterns: choose among what the tables make, as --only does
+    only = ["turned/*"]                  # patterns: choose among what the tables make, as --only does
+    # streams = ["rotated-mnist-mini"] and methods = ["sgd", "ogd+"] would do instead of the tables below
 
     [train]                              # for all runs; [net], [stream] and [method] likewise
     epochs = 5
@@ -14,6 +13,8 @@
     stream = "rotated-mnist-mini"
     step = 10.0
     train.epochs = 2                     # for all methods on this stream
+
+    [methods.sgd]
 
     [methods.ewc]
     strength = 10.0                      # hyperparameters stand directly in the table

@@ -305,7 +305,8 @@ class _Keeper(Observer):
         self._save(learner, progress)
         pause = self.options.pause_after is not None and progress.task > self.options.pause_after
         if (pause or self.stop()) and progress.task <= len(progress.accuracies[0]):
-            raise InterruptedRun(f"run {self.run} was stopped; the same command goes on with it")
+            what = "is paused" if pause else "was stopped"
+            raise InterruptedRun(f"run {self.run} {what}; the same command goes on with it")
 
     def _save(self, learner: Learner, progress: Progress) -> None:
         if self.claim.lost:
