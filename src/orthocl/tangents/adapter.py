@@ -154,7 +154,8 @@ class Adapter:
                 if adapter_is_cheaper(shape, batch_size):
                     self.layers.append(install(self, module, block))
                     continue
-            self.direct.append((block, [parameters[name] for name in block.names]))
+            direct = block.by_columns() if isinstance(block, Factored) else block
+            self.direct.append((direct, [parameters[name] for name in block.names]))
 
     @property
     def nbytes(self) -> int:
