@@ -154,8 +154,7 @@ class Adapter:
                 if adapter_is_cheaper(shape, batch_size):
                     self.layers.append(install(self, module, block))
                     continue
-            direct = block.by_columns() if isinstance(block, Factored) else block
-            self.direct.append((direct, [parameters[name] for name in block.names]))
+            self.direct.append((block, [parameters[name] for name in block.names]))
 
     @property
     def nbytes(self) -> int:

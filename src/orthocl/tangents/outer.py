@@ -138,10 +138,6 @@ class Factored(Outer):
         """Some of the rows."""
         return Factored(self.names, self.shapes, *self._selected(rows))
 
-    def by_columns(self) -> Factored:
-        """The same with D laid out by columns, as products with few outputs want it; the inputs are shared."""
-        return Factored(self.names, self.shapes, self.inputs, self.deltas.t().contiguous().t(), self.source)
-
     def to(self, dtype: torch.dtype) -> Factored:
         """Rounded factors."""
         return Factored(self.names, self.shapes, self.inputs.to(dtype), self.deltas.to(dtype), self.source)

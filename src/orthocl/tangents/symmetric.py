@@ -29,7 +29,8 @@ class SymmetricMatrix:
         # The views are made once: making them costs as much as the product with a small panel.
         for start in range(0, self.size, step):
             end = min(start + step, self.size)
-            rows = matrix[start:end, :end].clone()
+            # By rows, whatever the layout of the matrix: panels by columns are read more slowly.
+            rows = matrix[start:end, :end].clone(memory_format=torch.contiguous_format)
             views = self.vector[:end], self.vector[start:end], self._result[start:end], self._result[:start]
             self._panels.append((rows, rows[:, :start].t(), *views))
 
