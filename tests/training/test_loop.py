@@ -122,6 +122,23 @@ def test_tangents_drift_under_ogd_and_less_under_ogd_plus():
     assert stale["drift_outside"] > fresh["drift_outside"]
 
 
+def test_peak_memory_counts_the_adapter_and_its_cache():
+    sizes = []
+
+    class Peak(Observer):
+        def on_task(self, learner, progress):
+            sizes.append((learner.method.peak_bytes(), learner.method.nbytes()))
+
+    tasks = make("rotated-mnist-mini", tasks=2, train_size=200, test_size=50)
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(1024, 64), nn.ReLU(), nn.Linear(64, 10))
+    one = attach(OGD(memory_per_task=20), model, torch.optim.SGD(model.parameters(), lr=0.01))
+    train(one, tasks, TrainSettings(epochs=1, learning_rate=0.01), observers=(Peak(),))
+    assert sizes[0][0] == sizes[0][1]  # nothing to protect yet, no adapter
+    kernel = 200 * 20 * 4
+    assert sizes[1][0] > sizes[1][1] - sizes[0][1] + kernel
+
+
 def test_stable_sgd_decays_the_rate_per_task_and_brings_its_batch_size():
     rates, sizes = [], []
 

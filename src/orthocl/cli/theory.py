@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -235,14 +235,18 @@ def order(
     with progress_bar("searching") as advance:
         best = curriculum.best_order(method, progress=advance)
     given = tuple(range(1, len(tasks) + 1))
-    orders = [
-        best,
-        Order(given, curriculum.complexity(given), "as given"),
-        curriculum.greedy_order(),
-        curriculum.neighbours_order(),
-        curriculum.neighbours_order(similar=False),
+    recipes: list[Callable[[], Order]] = [
+        lambda: Order(given, curriculum.complexity(given), "as given"),
+        curriculum.greedy_order,
+        curriculum.neighbours_order,
+        lambda: curriculum.neighbours_order(similar=False),
     ]
-    table = curriculum.dissimilarity_matrix()
+    orders = [best]
+    with progress_bar("comparing", len(recipes) + 1) as advance:
+        for recipe in recipes:
+            orders.append(recipe())
+            advance(len(orders) - 1)
+        table = curriculum.dissimilarity_matrix()
     rows = [
         {
             "order": each.method,

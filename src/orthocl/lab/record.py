@@ -38,7 +38,7 @@ class Result:
         accuracies: test accuracy of every task, at initialisation and then after each task.
         memorised: after each task, training accuracy on the remembered samples of each finished task.
         curves: {"task", "step", "accuracies"} every `evaluate_every` steps.
-        monitors: what the method reported after each task; "memory_bytes" is the size of its state.
+        monitors: what the method reported after each task; "memory_bytes" is the most it took.
         losses: mean training loss of each epoch, per task.
         parameters: number of trainable parameters.
         samples: training samples of each task.
@@ -107,7 +107,7 @@ class Record:
 
     @property
     def memory(self) -> int:
-        """Largest size of the method's state after any task, in bytes."""
+        """The most bytes that the method took during any task, caches included."""
         return int(max((row.get("memory_bytes", 0.0) for row in self.result.monitors), default=0.0))
 
     def result_part(self) -> dict[str, Any]:

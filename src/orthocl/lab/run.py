@@ -300,7 +300,7 @@ class _Keeper(Observer):
 
     def on_task(self, learner: Learner, progress: Progress) -> None:
         """Note the size of the method's state, and write a checkpoint."""
-        progress.monitors[-1]["memory_bytes"] = float(learner.method.nbytes())
+        progress.monitors[-1]["memory_bytes"] = float(learner.method.peak_bytes())
         self._append(_task_line(progress, len(progress.monitors)))
         self._save(learner, progress)
         pause = self.options.pause_after is not None and progress.task > self.options.pause_after

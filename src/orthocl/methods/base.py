@@ -123,6 +123,10 @@ class Method:
             else:
                 setattr(self, name, value)
 
+    def peak_bytes(self) -> int:
+        """The most bytes that the method took during the last task, where that is more than its state."""
+        return self.nbytes()
+
     def nbytes(self) -> int:
         """Bytes of memory that the method's state takes."""
         return tensor_bytes(self.state_dict())

@@ -64,6 +64,7 @@ class OGD(Method):
     adapter: Adapter | None = field(default=None, init=False, repr=False)
     saved_adapter: dict[str, Any] | None = field(default=None, init=False, repr=False)
     """State of an adapter that `resume_task` will put back."""
+    peak: int = field(default=0, init=False, repr=False)
     watch: Watch = field(default_factory=Watch, init=False, repr=False)
     remembered: dict[int, Tensor] = field(default_factory=dict, init=False, repr=False)
     """Task number -> positions of the remembered samples in its training data."""
@@ -71,6 +72,7 @@ class OGD(Method):
     def begin_task(self, learner: Learner) -> None:
         """Clear old momentum out of the protected space, and install the adapter where it pays."""
         self.watch.begin(learner)
+        self.peak = 0
         if learner.stage == "gradient" and self.subspace is not None and self.subspace.rank:
             self._project_momentum(learner, self.subspace)
             if self.engine != "project":
@@ -150,6 +152,7 @@ class OGD(Method):
     def remove_adapter(self, learner: Learner) -> None:
         """Fold the adapter into the weights and the momentum, and take it off the model."""
         if self.adapter is not None:
+            self.peak = self.nbytes()
             self.adapter.remove()
             self.adapter, learner.on_batch = None, None
             if self.subspace is not None:
@@ -199,11 +202,15 @@ class OGD(Method):
             if not item.init
         }
 
+    def peak_bytes(self) -> int:
+        """The larger of now and the last task's end, when the adapter and its cache were still there."""
+        return max(self.peak, self.nbytes())
+
     def load_state_dict(self, state: Mapping[str, Any], learner: Learner) -> None:
         """Restore memory and, in the middle of a task, the adapter."""
         if self.adapter is not None:  # a task that failed: the weights keep what they have learnt
             self.remove_adapter(learner)
-        self.remembered = dict(state["remembered"])
+        self.remembered, self.peak = dict(state["remembered"]), state["peak"]
         self.watch.load_state_dict(state["watch"])
         self.subspace = None
         if state["subspace"] is not None:
