@@ -6,25 +6,33 @@ import torch
 from orthocl.tangents.symmetric import SymmetricMatrix
 
 
-@pytest.mark.parametrize("size", [0, 1, 2, 5, 127, 128, 129, 255, 256, 400, 1000])
-def test_products_are_those_of_the_whole_matrix(size):
+@pytest.mark.parametrize("size", [0, 1, 2, 5, 127, 128, 400, 1000])
+@pytest.mark.parametrize(("dtype", "rtol"), [(torch.float64, 1e-12), (torch.float32, 1e-4)])
+def test_products_are_those_of_the_whole_matrix(size, dtype, rtol):
     torch.manual_seed(size)
-    matrix = torch.randn(size, size, dtype=torch.float64)
+    matrix = torch.randn(size, size, dtype=dtype)
     matrix = matrix + matrix.t()
     found = SymmetricMatrix(matrix)
     for _ in range(2):  # the second product overwrites the first
-        vector = torch.randn(size, dtype=torch.float64)
-        torch.testing.assert_close(found @ vector, matrix @ vector, rtol=1e-12, atol=1e-11)
+        vector = torch.randn(size, dtype=dtype)
+        expected = matrix.double() @ vector.double()
+        torch.testing.assert_close((found @ vector).double(), expected, rtol=rtol, atol=10 * rtol)
 
 
-@pytest.mark.parametrize("panel", [1, 3, 7, 10, 11])
-def test_panels_of_any_height(panel):
-    torch.manual_seed(panel)
-    matrix = torch.randn(10, 10, dtype=torch.float64)
-    matrix = matrix + matrix.t()
-    vector = torch.randn(10, dtype=torch.float64)
-    torch.testing.assert_close(SymmetricMatrix(matrix, panel) @ vector, matrix @ vector)
+def test_any_layout_of_the_matrix():
+    matrix = torch.randn(9, 9, dtype=torch.float64)
+    matrix = (matrix + matrix.t()).repeat_interleave(2, 0)[::2].t()
+    vector = torch.randn(9, dtype=torch.float64)
+    torch.testing.assert_close(SymmetricMatrix(matrix) @ vector, matrix @ vector)
 
 
-def test_large_matrices_are_stored_in_less_than_two_thirds():
-    assert SymmetricMatrix(torch.zeros(1500, 1500)).nbytes == (7 * 1500**2 // 12 + 2 * 1500) * 4
+def test_other_types_are_kept_whole():
+    matrix = torch.tensor([[2.0, 1.0], [1.0, 3.0]], dtype=torch.bfloat16)
+    found = SymmetricMatrix(matrix)
+    assert (found @ torch.ones(2, dtype=torch.bfloat16)).tolist() == [3.0, 4.0]
+    matrix.zero_()  # a copy is kept
+    assert (found @ torch.ones(2, dtype=torch.bfloat16)).tolist() == [3.0, 4.0]
+
+
+def test_one_triangle_is_stored():
+    assert SymmetricMatrix(torch.zeros(1500, 1500)).nbytes == (1500 * 1501 // 2 + 2 * 1500) * 4

@@ -15,7 +15,7 @@ from orthocl.nets import NETS
 from orthocl.streams import STREAMS
 from orthocl.training import TrainSettings
 
-CODE_VERSION = 1
+CODE_VERSION = 2
 """Part of every run's identity: raise it when a change of the code changes results for the same settings."""
 
 Made = TypeVar("Made")

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from orthocl.errors import SettingsError, StoreError, TrainingError
+from orthocl.nets.modes import evaluating
 from orthocl.streams.base import Split
 from orthocl.tangents.adapted import AdapterLayer, install, uninstall
 from orthocl.tangents.blocks import Block
@@ -154,6 +155,8 @@ class Adapter:
                 if adapter_is_cheaper(shape, batch_size):
                     self.layers.append(install(self, module, block))
                     continue
+            if isinstance(block, Factored):
+                block = block.by_columns()
             self.direct.append((block, [parameters[name] for name in block.names]))
 
     @property
@@ -161,6 +164,7 @@ class Adapter:
         """Bytes besides those of the subspace: inverse, alpha, starting weights and cached kernels."""
         tensors = [self.alpha, self.gradient, *self._anchor]
         tensors += [] if self.velocity is None else [self.velocity]
+        tensors += [block.deltas for block, _ in self.direct if isinstance(block, Factored)]
         own = sum(t.numel() * t.element_size() for t in tensors)
         return own + self._inverse.nbytes + self.cached_bytes
 
@@ -202,15 +206,11 @@ class Adapter:
         """Whether the layer's input is the flattened input of the model."""
         seen: list[Tensor] = []
         handle = layer.module.register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0]))
-        modes = [(module, module.training) for module in self.model.modules()]
         try:
-            self.model.eval()
-            with torch.no_grad():
+            with evaluating(self.model), torch.no_grad():
                 self.model(sample)
         finally:
             handle.remove()
-            for module, mode in modes:
-                module.training = mode
         return len(seen) == 1 and torch.equal(seen[0], sample.flatten(1))
 
     # ---- training

@@ -101,7 +101,7 @@ class Factored(Outer):
         images = torch.addmm(gradient[1][:, None], gradient[0], inputs) if self.bias else gradient[0] @ inputs
         if self.source is not None:
             images = images[:, self.source]
-        return (images.t() * self.deltas.to(dtype)).sum(1)
+        return images.mul_(self.deltas.t().to(dtype)).sum(0)
 
     def combine(self, weights: Tensor) -> list[Tensor]:
         """G_l^T w: (w D)^T A and D^T w."""
@@ -117,9 +117,15 @@ class Factored(Outer):
         if self.source is not None or self.deltas.dtype != targets[0].dtype:
             super().add_combination(weights, targets, scale)
             return
-        targets[0].addmm_((self.deltas * weights[:, None]).t(), self.inputs, alpha=scale)
+        deltas = self.deltas.t()
+        targets[0].addmm_(deltas * weights, self.inputs, alpha=scale)
         if self.bias:
-            targets[1].addmv_(self.deltas.t(), weights, alpha=scale)
+            targets[1].addmv_(deltas, weights, alpha=scale)
+
+    def by_columns(self) -> Factored:
+        """The same block with the output derivatives one column after another: quicker where they are few."""
+        deltas = self.deltas.t().contiguous().t()
+        return Factored(self.names, self.shapes, self.inputs, deltas, self.source)
 
     def gram(self, other: Block) -> Tensor:
         """(D D'^T) * (A A'^T + 1), elementwise."""

@@ -213,9 +213,9 @@ def plan(
     costs: dict[Path, Cost] = {
         "dense": Cost(rows * weights * item, 2 * rows * weights),
         "project": Cost(factors + cholesky, 2 * projection + 2 * rows**2),
-        # Besides those: the inverse as panels, 7/12 of it, and the starting weights.
+        # Besides those: one triangle of the inverse, and the starting weights.
         "adapter": Cost(
-            factors + cholesky + 7 * rows**2 * item // 12 + weights * item,
+            factors + cholesky + rows * (rows + 1) // 2 * item + weights * item,
             sum(layer.step for layer in layers) * rows + rows**2,
         ),
     }
