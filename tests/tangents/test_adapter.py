@@ -110,7 +110,7 @@ def test_all_variants_adapted_or_moved_directly(make_problem, variant, batch_siz
 def test_the_choice_between_adapting_and_moving_follows_the_cost_model(make_problem):
     problem = make_problem("mlp")
     subspace = fill(problem)
-    for batch_size, expected in ((1, 3), (10_000, 0)):
+    for batch_size, expected in ((1, 2), (10_000, 0)):  # the last layer is moved directly, sorted by output
         adapter = Adapter(problem.model, subspace, problem.parameters, batch_size=batch_size)
         assert (len(adapter.layers), len(adapter.direct)) == (expected, 3 - expected)
         adapter.remove()

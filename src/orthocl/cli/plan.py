@@ -135,7 +135,7 @@ def print_plan(console: Console, found: Plan) -> None:
     )
     layers = Table("layer", "weights", "stored as", "bytes a row", "step", box=None, pad_edge=False)
     for layer in found.layers:
-        step = "adapter" if layer.adapted else "moved directly"
+        step = "adapter" if layer.adapted else "moved directly" + ", by output" * layer.sorted
         layers.add_row(layer.name, f"{layer.parameters:,}", layer.kind, size(layer.bytes_per_row), step)
     console.print(layers)
     console.print()

@@ -25,6 +25,7 @@ from orthocl.streams.base import Split
 from orthocl.tangents.adapted import AdapterLayer, install, uninstall
 from orthocl.tangents.blocks import Block
 from orthocl.tangents.costs import LayerShape, adapter_is_cheaper
+from orthocl.tangents.one_output import OneOutputRows, by_output
 from orthocl.tangents.outer import Factored
 from orthocl.tangents.rows import Tangents, norm
 from orthocl.tangents.subspace import Subspace
@@ -120,7 +121,7 @@ class Adapter:
         self.batch_index: Tensor | None = None
         self.idle = False
         self.layers: list[AdapterLayer] = []
-        self.direct: list[tuple[Block, list[nn.Parameter]]] = []
+        self.direct: list[tuple[Block | OneOutputRows, list[nn.Parameter]]] = []
         self._steps = self._since_merge = 0
         self.reanchor()
         self._inverse = SymmetricMatrix(self._inverse_matrix())
@@ -148,16 +149,19 @@ class Adapter:
         }
         for block in self.tangents.blocks:
             module = owners.get(id(parameters[block.names[0]]))
-            if isinstance(block, Factored) and type(module) is nn.Linear and module is not None:
+            own = [parameters[name] for name in block.names]
+            if not isinstance(block, Factored):
+                self.direct.append((block, own))
+                continue
+            sorted_rows = by_output(block, self.alpha.dtype)
+            if sorted_rows is None and type(module) is nn.Linear and module is not None:
                 shape = LayerShape(
                     module.in_features, module.out_features, 1, module.in_features, block.parameters
                 )
                 if adapter_is_cheaper(shape, batch_size):
                     self.layers.append(install(self, module, block))
                     continue
-            if isinstance(block, Factored):
-                block = block.by_columns()
-            self.direct.append((block, [parameters[name] for name in block.names]))
+            self.direct.append((sorted_rows or block.by_columns(), own))
 
     @property
     def nbytes(self) -> int:
@@ -166,6 +170,7 @@ class Adapter:
         tensors += [] if self.velocity is None else [self.velocity]
         tensors += [block.deltas for block, _ in self.direct if isinstance(block, Factored)]
         own = sum(t.numel() * t.element_size() for t in tensors)
+        own += sum(block.nbytes for block, _ in self.direct if isinstance(block, OneOutputRows))
         return own + self._inverse.nbytes + self.cached_bytes
 
     @property

@@ -8,6 +8,7 @@ For one layer with p weights, i inputs and o outputs per position, L positions, 
     factored (L=1)   m (i + o)           2 m i o                          2 B m (i + o)
     patches          m (maps + L o)      2 m L i o                        as projection
 
+The last layer is factored with one output per row ("gtl"): sorted by output its adapter step takes 2 m i.
 The adapter's four products, x A^T and (S alpha) D forwards, dz D^T and (E alpha) A backwards, never touch the
 layer's p weights: that is cheaper when B (i + o) < i o. The first layer needs no derivative of its input, and
 with a cached input kernel no x A^T either: 2 B m o remain.

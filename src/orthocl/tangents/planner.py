@@ -26,6 +26,7 @@ from orthocl.tangents.blocks import Block, Kind
 from orthocl.tangents.cholesky import PANEL as CHOLESKY_PANEL
 from orthocl.tangents.costs import LayerShape, adapter_is_cheaper
 from orthocl.tangents.factors import Variant, collect
+from orthocl.tangents.one_output import by_output
 from orthocl.tangents.outer import Factored, Patches
 
 Path = Literal["dense", "project", "adapter"]
@@ -46,6 +47,8 @@ class LayerPlan:
         projection: multiply-adds per tangent of one projection.
         step: multiply-adds per tangent of one training step on the adapter path.
         inputs: numbers of one input position, where they are known.
+        sorted: whether the adapter path keeps a copy of its factors sorted by output: the last layer, where each
+            tangent has one output.
     """
 
     name: str
@@ -56,6 +59,7 @@ class LayerPlan:
     projection: int
     step: int
     inputs: int = 0
+    sorted: bool = False
 
 
 @dataclass(frozen=True)
@@ -210,12 +214,13 @@ def plan(
     factors = int(sum(layer.bytes_per_row for layer in layers) * rows)
     cholesky = 4 * rows * (rows + CHOLESKY_PANEL)
     projection = sum(layer.projection for layer in layers) * rows
+    copied = sum(layer.inputs for layer in layers if layer.sorted) * rows
     costs: dict[Path, Cost] = {
         "dense": Cost(rows * weights * item, 2 * rows * weights),
         "project": Cost(factors + cholesky, 2 * projection + 2 * rows**2),
-        # Besides those: one triangle of the inverse, and the starting weights.
+        # Besides those: one triangle of the inverse, the starting weights, and factors sorted by output.
         "adapter": Cost(
-            factors + cholesky + rows * (rows + 1) // 2 * item + weights * item,
+            factors + cholesky + (rows * (rows + 1) // 2 + weights + copied) * item,
             sum(layer.step for layer in layers) * rows + rows**2,
         ),
     }
@@ -231,17 +236,21 @@ def plan(
 def _layer(block: Block, module: nn.Module | None, batch_size: int, logits: int, pixels: int) -> LayerPlan:
     name = block.names[0].removesuffix(".weight").removesuffix(".bias")
     projection = 2 * block.parameters
-    adapted, step, inputs = False, projection, 0
+    adapted, in_order, step, inputs = False, False, projection, 0
     if isinstance(block, Patches):
         inputs, outputs = block.width
         projection = step = 2 * block.positions * inputs * outputs
     if isinstance(block, Factored) and type(module) is nn.Linear and module is not None:
         inputs, outputs = module.in_features, module.out_features
         shape = LayerShape(inputs, outputs, 1, inputs, block.parameters)
-        adapted = adapter_is_cheaper(shape, batch_size)
+        in_order = by_output(block, block.inputs.dtype) is not None
+        adapted = not in_order and adapter_is_cheaper(shape, batch_size)
         step = shape.adapter(batch_size, first=inputs == pixels) if adapted else projection
+        step = 2 * inputs if in_order else step
     stored = sum(tensor.numel() * tensor.element_size() for tensor in block.tensors().values())
-    return LayerPlan(name, block.parameters, block.kind, adapted, stored / logits, projection, step, inputs)
+    return LayerPlan(
+        name, block.parameters, block.kind, adapted, stored / logits, projection, step, inputs, in_order
+    )
 
 
 def protected_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
