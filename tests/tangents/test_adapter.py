@@ -269,7 +269,8 @@ def test_released_momentum_is_the_projected_one(make_problem, reject_dense):
     adapter.remove()
 
 
-def test_cached_input_kernel(make_problem):
+@pytest.mark.parametrize("on_disk", [False, True])
+def test_cached_input_kernel(make_problem, tmp_path, on_disk):
     problem, other = make_problem("mlp"), make_problem("mlp")
     subspace = fill(problem)
     inputs = torch.randn(40, 2, 3, dtype=torch.float64)
@@ -279,7 +280,11 @@ def test_cached_input_kernel(make_problem):
         adapter = Adapter(chosen.model, subspace, chosen.parameters, batch_size=1)
         if cached:
             assert adapter.cache_inputs(inputs, budget=100) == adapter.cached_bytes == 0
-            assert adapter.cache_inputs(inputs) == adapter.cached_bytes == 40 * 7 * 8
+            plain = adapter.nbytes
+            scratch = tmp_path if on_disk else None
+            assert adapter.cache_inputs(inputs, scratch=scratch) == adapter.cached_bytes == 40 * 7 * 8
+            assert adapter.nbytes - plain == (0 if on_disk else 40 * 7 * 8)
+            assert not list(tmp_path.iterdir())  # the file has no name, so that no crash leaves it behind
         for step in range(10):
             index = torch.arange(step, step + 6)
             optimizer.zero_grad()

@@ -5,8 +5,10 @@ Reference: Farajtabar, Azizan, Mott, Li. Orthogonal Gradient Descent for Continu
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -47,7 +49,8 @@ class OGD(Method):
             adapter's share, so use "project" if you average them as you train.
         storage: dtype of the stored factors, "float32", "float64" or "bfloat16"; None for the model's own.
         input_cache: bytes that the runner may use, while a task is trained, to look the first layer's kernel with
-            the training data up instead of computing it again every epoch.
+            the training data up instead of computing it again every epoch. In memory, or in a file in the folder
+            $ORTHOCL_SCRATCH if that is set: memory that the system can take back, at the same speed while it does not.
     """
 
     name: ClassVar[str] = "ogd"
@@ -145,7 +148,12 @@ class OGD(Method):
         if _momentum(learner) is not None:  # as the optimizer: a buffer that exists is not started anew
             adapter.velocity = torch.zeros_like(adapter.alpha)
         if learner.batch_size is not None and self.input_cache:
-            adapter.cache_inputs(learner.current_task.train, budget=self.input_cache)
+            scratch = os.environ.get("ORTHOCL_SCRATCH")
+            adapter.cache_inputs(
+                learner.current_task.train,
+                budget=self.input_cache,
+                scratch=Path(scratch) if scratch else None,
+            )
             learner.on_batch = lambda index: setattr(adapter, "batch_index", index)
         self.adapter = adapter
 

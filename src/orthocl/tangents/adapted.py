@@ -34,6 +34,7 @@ class AdapterLayer:
         self.adapter, self.module, self.block = adapter, module, block
         self.dtype = module.weight.dtype
         self.cache: Tensor | None = None
+        self.cache_on_disk = False
         self._one = torch.ones(1, 1, dtype=self.dtype, device=module.weight.device)
         # Views are made once: in a step of two milliseconds every small operation counts.
         self._views = None if block.deltas.dtype != self.dtype else _views(block.inputs, block.deltas)

@@ -14,17 +14,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from orthocl.errors import SettingsError, StoreError, TrainingError
-from orthocl.nets.modes import evaluating
 from orthocl.streams.base import Split
 from orthocl.tangents.adapted import AdapterLayer, install, uninstall
 from orthocl.tangents.blocks import Block
 from orthocl.tangents.costs import LayerShape, adapter_is_cheaper
+from orthocl.tangents.input_cache import fill_caches
 from orthocl.tangents.one_output import OneOutputRows, by_output
 from orthocl.tangents.outer import Factored
 from orthocl.tangents.rows import Tangents, norm
@@ -165,21 +166,26 @@ class Adapter:
 
     @property
     def nbytes(self) -> int:
-        """Bytes besides those of the subspace: inverse, alpha, starting weights and cached kernels."""
+        """Bytes of memory besides those of the subspace: inverse, alpha, starting weights, cached kernels."""
         tensors = [self.alpha, self.gradient, *self._anchor]
         tensors += [] if self.velocity is None else [self.velocity]
         tensors += [block.deltas for block, _ in self.direct if isinstance(block, Factored)]
         own = sum(t.numel() * t.element_size() for t in tensors)
         own += sum(block.nbytes for block, _ in self.direct if isinstance(block, OneOutputRows))
-        return own + self._inverse.nbytes + self.cached_bytes
+        return own + self._inverse.nbytes + self._cache_size(on_disk=False)
 
     @property
     def cached_bytes(self) -> int:
-        """Bytes of the cached input kernel."""
-        caches = [layer.cache for layer in self.layers if layer.cache is not None]
-        return sum(cache.numel() * cache.element_size() for cache in caches)
+        """Bytes of the cached input kernel, in memory or on disk."""
+        return self._cache_size(on_disk=False) + self._cache_size(on_disk=True)
 
-    def cache_inputs(self, inputs: Split | Tensor, budget: int | None = None) -> int:
+    def _cache_size(self, on_disk: bool) -> int:
+        caches = [layer.cache for layer in self.layers if layer.cache_on_disk is on_disk]
+        return sum(cache.numel() * cache.element_size() for cache in caches if cache is not None)
+
+    def cache_inputs(
+        self, inputs: Split | Tensor, budget: int | None = None, scratch: Path | None = None
+    ) -> int:
         """Compute the first layer's kernel with all inputs of the task once, to be looked up by `batch_index`.
 
         Applies to adapted layers whose input is the model's input itself (flattened). Set `batch_index`
@@ -188,35 +194,13 @@ class Adapter:
         Args:
             inputs: all training inputs of the task, in the order that `batch_index` counts.
             budget: bytes that the cache may take; None for any.
+            scratch: a folder: the cache is then a file there, not memory. It goes with the adapter.
 
         Returns:
             Bytes taken: 0 if no layer qualifies or the budget does not suffice.
         """
-        count = len(inputs)
-        sample = _inputs(inputs, slice(0, min(2, count)), self.alpha)
-        for layer in self.layers:
-            size = count * len(layer.block.inputs) * self.alpha.element_size()
-            if (budget is not None and size > budget) or not self._sees(layer, sample):
-                continue
-            layer.cache = torch.empty(
-                count, len(layer.block.inputs), dtype=self.alpha.dtype, device=self.alpha.device
-            )
-            with torch.no_grad():
-                for start in range(0, count, 1024):
-                    rows = slice(start, min(start + 1024, count))
-                    layer.cache[rows] = layer.kernel(_inputs(inputs, rows, self.alpha).flatten(1))
+        fill_caches(self.model, self.layers, inputs, budget, scratch)
         return self.cached_bytes
-
-    def _sees(self, layer: AdapterLayer, sample: Tensor) -> bool:
-        """Whether the layer's input is the flattened input of the model."""
-        seen: list[Tensor] = []
-        handle = layer.module.register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0]))
-        try:
-            with evaluating(self.model), torch.no_grad():
-                self.model(sample)
-        finally:
-            handle.remove()
-        return len(seen) == 1 and torch.equal(seen[0], sample.flatten(1))
 
     # ---- training
 
@@ -388,8 +372,3 @@ def _add(targets: Sequence[Tensor], changes: Sequence[Tensor]) -> None:
 
 def _gradient(parameter: Tensor) -> Tensor:
     return torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
-
-
-def _inputs(inputs: Split | Tensor, rows: slice, like: Tensor) -> Tensor:
-    found = inputs[rows] if isinstance(inputs, Tensor) else inputs.inputs(rows)
-    return found.to(like)
