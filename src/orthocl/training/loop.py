@@ -7,7 +7,7 @@ Everything a method does happens inside `learner.learning`, `learner.penalty` an
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from time import perf_counter
 from typing import Any, Literal
@@ -110,7 +110,7 @@ def train(
     *,
     seed: int = 0,
     progress: Progress | None = None,
-    observers: tuple[Observer, ...] = (),
+    observers: Sequence[Observer] = (),
 ) -> Progress:
     """Learn the tasks of a stream one after another, evaluating all of them in between.
 
@@ -122,12 +122,7 @@ def train(
         progress: where to go on, after a resume; from the start by default.
         observers: watchers, such as a progress bar or a checkpointer.
     """
-    progress = Progress() if progress is None else progress
-    if not progress.accuracies:
-        progress.accuracies.append(_timed(progress, "evaluate", lambda: evaluate(learner.model, stream)))
-    for observer in observers:
-        observer.on_start(learner, stream, progress)
-    learner.tasks_expected = len(stream)
+    progress = start(learner, stream, progress, observers)
     for number in range(progress.task, len(stream) + 1):
         task = stream.task(number)
         learner.batch_size = learner.method.batch_size or settings.batch_size
@@ -135,13 +130,31 @@ def train(
             train_task(learner, stream, task, settings, seed, progress, observers)
             remembering = perf_counter()
         progress.seconds["remember"] += perf_counter() - remembering
-        progress.accuracies.append(_timed(progress, "evaluate", lambda: evaluate(learner.model, stream)))
-        progress.memorised.append(memorised_accuracy(learner, stream))
-        progress.monitors.append(_rounded(learner.method.monitor(learner)))
-        progress.task, progress.step = number + 1, 0
-        for observer in observers:
-            observer.on_task(learner, progress)
+        finish_task(learner, stream, progress, observers)
     return progress
+
+
+def start(
+    learner: Learner, stream: Stream, progress: Progress | None, observers: Sequence[Observer]
+) -> Progress:
+    """Evaluate the untrained network, unless a run goes on, and tell the observers."""
+    progress = Progress() if progress is None else progress
+    if not progress.accuracies:
+        progress.accuracies.append(_timed(progress, "evaluate", lambda: evaluate(learner.model, stream)))
+    for observer in observers:
+        observer.on_start(learner, stream, progress)
+    learner.tasks_expected = len(stream)
+    return progress
+
+
+def finish_task(learner: Learner, stream: Stream, progress: Progress, observers: Sequence[Observer]) -> None:
+    """Evaluate after a task, and move on to the next."""
+    progress.accuracies.append(_timed(progress, "evaluate", lambda: evaluate(learner.model, stream)))
+    progress.memorised.append(memorised_accuracy(learner, stream))
+    progress.monitors.append(_rounded(learner.method.monitor(learner)))
+    progress.task, progress.step = progress.task + 1, 0
+    for observer in observers:
+        observer.on_task(learner, progress)
 
 
 def _rounded(monitor: dict[str, float]) -> dict[str, float]:
@@ -160,7 +173,7 @@ def train_task(
     settings: TrainSettings,
     seed: int,
     progress: Progress,
-    observers: tuple[Observer, ...],
+    observers: Sequence[Observer],
 ) -> None:
     """All steps of one task that are still to be taken."""
     model, optimizer = learner.model, learner.optimizer
@@ -172,7 +185,7 @@ def train_task(
         progress.losses.append([])
     model.train()
     clock = perf_counter()
-    for step, index in _batches(len(targets), size, settings.epochs, seed, task.number, progress.step):
+    for step, index in batches(len(targets), size, settings.epochs, seed, task.number, progress.step):
         if learner.on_batch is not None:
             learner.on_batch(index)
         optimizer.zero_grad()
@@ -181,29 +194,48 @@ def train_task(
         if penalty is not None:
             loss = loss + penalty
         loss.backward()
-        value = loss.item()
-        if not math.isfinite(value):
-            raise TrainingError(
-                f"the loss became {value} on task {task.number} ({task.name}) at step {step} with learning rate "
-                f"{optimizer.param_groups[0]['lr']:g}: use a smaller learning rate or a weaker penalty"
-            )
+        value = finite(loss.item(), task, step, optimizer.param_groups[0]["lr"])
         optimizer.step()
-        progress.step = step
-        progress.loss_sum += value
-        if step % steps_per_epoch == 0:
-            progress.losses[-1].append(progress.loss_sum / steps_per_epoch)
-            progress.loss_sum = 0.0
-        if settings.evaluate_every and step % settings.evaluate_every == 0:
-            progress.seconds["train"] += perf_counter() - clock
-            row = _timed(progress, "evaluate", lambda: evaluate(model, stream))
-            progress.curves.append({"task": task.number, "step": step, "accuracies": row})
-            clock = perf_counter()
+        clock += finish_step(learner, stream, settings, progress, step, value, steps_per_epoch)
         for observer in observers:
             observer.on_step(learner, progress, value)
     progress.seconds["train"] += perf_counter() - clock
 
 
-def _batches(
+def finite(value: float, task: Task, step: int, learning_rate: float) -> float:
+    """The loss itself, if it is a number."""
+    if not math.isfinite(value):
+        raise TrainingError(
+            f"the loss became {value} on task {task.number} ({task.name}) at step {step} with learning rate "
+            f"{learning_rate:g}: use a smaller learning rate or a weaker penalty"
+        )
+    return value
+
+
+def finish_step(
+    learner: Learner,
+    stream: Stream,
+    settings: TrainSettings,
+    progress: Progress,
+    step: int,
+    loss: float,
+    steps_per_epoch: int,
+) -> float:
+    """Count a step and evaluate if it is time: seconds spent on that."""
+    progress.step = step
+    progress.loss_sum += loss
+    if step % steps_per_epoch == 0:
+        progress.losses[-1].append(progress.loss_sum / steps_per_epoch)
+        progress.loss_sum = 0.0
+    if not settings.evaluate_every or step % settings.evaluate_every:
+        return 0.0
+    before = progress.seconds["evaluate"]
+    row = _timed(progress, "evaluate", lambda: evaluate(learner.model, stream))
+    progress.curves.append({"task": progress.task, "step": step, "accuracies": row})
+    return progress.seconds["evaluate"] - before
+
+
+def batches(
     samples: int, size: int, epochs: int, seed: int, task: int, done: int
 ) -> Iterator[tuple[int, Tensor]]:
     """(step from 1, positions) of the batches after step `done`, in an order that depends on seed, task and epoch."""

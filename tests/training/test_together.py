@@ -1,0 +1,148 @@
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+from orthocl.errors import TrainingError
+from orthocl.methods import EWC, SGD
+from orthocl.nets import MLP, LeNet
+from orthocl.streams import make
+from orthocl.training import Observer, TrainSettings, attach, train
+from orthocl.training.checkpoint import load_checkpoint, save_checkpoint
+from orthocl.training.together import Member, linear_layers, train_together, why_not_together
+
+SETTINGS = TrainSettings(epochs=2, batch_size=13, learning_rate=0.05)
+
+
+def make_stream(seed=0, tasks=2):
+    return make("permuted-mnist-mini", tasks=tasks, seed=seed, train_size=60, test_size=40)
+
+
+def make_member(seed, *, stream=None, method=None, net=None, observers=()):
+    torch.manual_seed(seed)
+    stream = stream or make_stream()
+    model = net or MLP(stream.input_shape, (20, 15), 10)
+    optimizer = torch.optim.SGD(model.parameters(), lr=SETTINGS.learning_rate)
+    learner = attach(method or SGD(), model, optimizer, seed=seed, batch_norm="keep")
+    return Member(learner, stream, seed, observers=observers)
+
+
+def alone(member, settings=SETTINGS):
+    return train(
+        member.learner,
+        member.stream,
+        settings,
+        seed=member.seed,
+        progress=member.progress,
+        observers=member.observers,
+    )
+
+
+def weights(member):
+    return list(member.learner.model.parameters())
+
+
+@pytest.mark.parametrize("count", [1, 2, 5])
+@pytest.mark.parametrize("evaluate_every", [None, 4])
+def test_together_is_as_alone(count, evaluate_every):
+    settings = replace(SETTINGS, evaluate_every=evaluate_every)
+    together, single = ([make_member(seed) for seed in range(count)] for _ in range(2))
+    assert why_not_together(together, settings) is None
+    found = train_together(together, settings)
+    for member, other, progress in zip(together, single, found, strict=True):
+        expected = alone(other, settings)
+        for own, theirs in zip(weights(member), weights(other), strict=True):
+            torch.testing.assert_close(own, theirs, rtol=1e-6, atol=1e-7)
+        assert progress.accuracies == expected.accuracies
+        assert progress.curves == expected.curves
+        assert (progress.task, progress.step) == (3, 0)
+        torch.testing.assert_close(progress.losses, expected.losses)
+        assert progress.seconds["train"] > 0
+
+
+def test_streams_of_their_own():
+    streams = [make_stream(seed) for seed in (1, 2)]
+    together = [make_member(seed, stream=stream) for seed, stream in enumerate(streams)]
+    single = [make_member(seed, stream=stream) for seed, stream in enumerate(streams)]
+    found = train_together(together, SETTINGS)
+    assert [p.accuracies for p in found] == [alone(member).accuracies for member in single]
+
+
+def test_networks_have_weights_of_their_own_afterwards():
+    members = [make_member(seed) for seed in range(2)]
+    train_together(members, SETTINGS)
+    storages = [p.untyped_storage() for member in members for p in weights(member)]
+    assert len({storage.data_ptr() for storage in storages}) == len(storages)
+    assert sum(s.nbytes() for s in storages) == sum(4 * p.numel() for m in members for p in weights(m))
+
+
+class StopAt(Observer):
+    """Writes a checkpoint at a step and stops there."""
+
+    def __init__(self, path, step):
+        self.path, self.step = path, step
+
+    def on_step(self, learner, progress, loss):
+        if (progress.task, progress.step) == self.step:
+            save_checkpoint(self.path, learner, progress)
+            raise TrainingError("stopped")
+
+
+def test_all_observers_see_the_step_of_an_error_and_each_goes_on_alone_or_together(tmp_path):
+    expected = [alone(make_member(seed)).accuracies for seed in range(3)]
+    members = [make_member(seed, observers=[StopAt(tmp_path / str(seed), (2, 3))]) for seed in range(3)]
+    with pytest.raises(TrainingError, match="stopped"):
+        train_together(members, SETTINGS)
+    resumed = [make_member(seed) for seed in range(3)]
+    for seed, member in enumerate(resumed):
+        member.progress = load_checkpoint(tmp_path / str(seed), member.learner, member.stream)
+        assert (member.progress.task, member.progress.step) == (2, 3)
+    assert alone(resumed[0]).accuracies == expected[0]
+    assert [p.accuracies for p in train_together(resumed[1:], SETTINGS)] == expected[1:]
+
+
+def test_a_loss_that_is_no_number_stops_all():
+    members = [make_member(seed) for seed in range(2)]
+    with torch.no_grad():
+        weights(members[1])[0].fill_(float("nan"))
+    with pytest.raises(TrainingError, match="the loss became nan"):
+        train_together(members, SETTINGS)
+
+
+def with_position(member):
+    member.progress.step = 5
+    return member
+
+
+@pytest.mark.parametrize(
+    ("other", "settings", "reason"),
+    [
+        (lambda: make_member(1, method=EWC()), SETTINGS, "only plain training"),
+        (lambda: make_member(1), replace(SETTINGS, momentum=0.9), "only plain SGD"),
+        (lambda: make_member(1), replace(SETTINGS, optimizer="adam"), "only plain SGD"),
+        (lambda: make_member(1, net=LeNet((1, 32, 32), 20, 10)), SETTINGS, "multilayer perceptrons"),
+        (lambda: make_member(1, net=MLP((1, 32, 32), (20, 16), 10)), SETTINGS, "different shapes"),
+        (lambda: make_member(1, stream=make_stream(tasks=3)), SETTINGS, "different sizes"),
+        (lambda: with_position(make_member(1)), SETTINGS, "different steps"),
+    ],
+)
+def test_why_not(other, settings, reason):
+    assert reason in why_not_together([make_member(0), other()], settings)
+
+
+def test_which_networks_are_perceptrons():
+    assert len(linear_layers(MLP((4,), (3, 3), 2))) == 3
+    assert len(linear_layers(nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 1)))) == 2
+    assert linear_layers(MLP((4,), (3, 3), 2, dropout=0.1)) is None
+    assert linear_layers(nn.Sequential(nn.Linear(2, 3), nn.Tanh(), nn.Linear(3, 1))) is None
+    assert linear_layers(nn.Sequential(nn.Linear(2, 3, bias=False))) is None
+    assert linear_layers(nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 3), nn.Linear(3, 1))) is None
+    frozen = copy.deepcopy(MLP((4,), (3, 3), 2))
+    frozen[1].weight.requires_grad_(False)
+    assert linear_layers(frozen) is None
+    assert linear_layers(nn.Linear(2, 2)) is None
+    assert linear_layers(MLP((4,), (3, 3))) is None  # ends with a ReLU
