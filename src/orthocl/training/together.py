@@ -193,8 +193,9 @@ def train_together(members: Sequence[Member], settings: TrainSettings) -> list[P
 
 @torch.no_grad()
 def _train_task(members: Sequence[Member], nets: StackedNets, settings: TrainSettings) -> None:
-    shared = {id(member.stream): _samples(member.learner) for member in members}  # often the same data for all
-    data = [shared[id(member.stream)] for member in members]
+    streams = {id(member.stream): member for member in members}  # often one for all
+    samples = {key: _samples(member.learner) for key, member in streams.items()}
+    data = [samples[id(member.stream)] for member in members]
     task, done = members[0].learner.current_task, members[0].progress.step
     per_epoch = -(-len(task.train) // settings.batch_size)
     rate = members[0].learner.optimizer.param_groups[0]["lr"]
