@@ -87,3 +87,9 @@ def test_lists(kind, words, capsys, monkeypatch):
     text = capsys.readouterr().out
     for word in words:
         assert word in text
+
+
+def test_bytes_are_listed_to_be_read_and_to_be_pasted(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "400")
+    assert call(["list", "methods"]) == 0
+    assert "input_cache = 536870912 (512.0 MiB)" in capsys.readouterr().out

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from orthocl.errors import OrthoclError, SettingsError
+from orthocl.lab.text import counted
 from orthocl.methods.base import Method
 from orthocl.training.conformance import check_method
 
@@ -41,7 +42,7 @@ def check(
             table.add_row(outcome.check, outcome.summary, result)
         console.print(table)
     if failed:
-        console.print(f"[red]{failed} checks failed")
+        console.print(f"[red]{counted(failed, 'check')} failed")
         sys.exit(1)
     console.print("[green]all checks passed")
 

@@ -15,6 +15,7 @@ from rich.table import Table
 from torch import nn
 
 from orthocl.errors import SettingsError, unknown_name
+from orthocl.lab.text import counted
 from orthocl.nets import NETS, make_net
 from orthocl.tangents.planner import Plan, plan, size
 
@@ -128,8 +129,8 @@ def parse_size(text: str) -> int:
 def print_plan(console: Console, found: Plan) -> None:
     """Tables for people."""
     console.print(
-        f"{found.rows:,} tangents of {found.parameters:,} weights "
-        f"({found.tasks} tasks x {found.memory_per_task} samples x {found.rows_per_sample}), "
+        f"{counted(found.rows, 'tangent')} of {found.parameters:,} weights "
+        f"({counted(found.tasks, 'task')} x {counted(found.memory_per_task, 'sample')} x {found.rows_per_sample}), "
         f"batches of {found.batch_size}",
         highlight=False,
     )
