@@ -16,12 +16,13 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from orthocl.cli.options import DEFAULT_STORE, MetricOption, StoreOption
+from orthocl.cli.options import DEFAULT_STORE, MetricOption, StoreOption, make_folder
 from orthocl.errors import SettingsError, StoreError, unknown_name
 from orthocl.lab.grid import flat
 from orthocl.lab.record import Record
 from orthocl.lab.store import Store
-from orthocl.lab.table import DEFAULT_METRICS, Cell, Format, make_table, time_text, title
+from orthocl.lab.table import DEFAULT_METRICS, Cell, Format, make_table, title
+from orthocl.lab.text import counted, time_text
 from orthocl.methods.state import write_atomically
 from orthocl.metrics import METRICS
 
@@ -137,7 +138,7 @@ def export(
         raise unknown_name("export format", suffix, ("csv", "json", "parquet"))
     if not records:
         raise StoreError(f"there are no records in {store}: run an experiment first")
-    file.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(file)
     if suffix == "json":
         write_atomically(file, ("[" + ",\n".join(record.to_json() for record in records) + "]\n").encode())
     elif suffix == "csv":
@@ -145,7 +146,7 @@ def export(
     else:
         _write_parquet(file, [_export_row(record) for record in records])
     Console(stderr=True).print(
-        f"{len(records)} records to {escape(str(file))}", highlight=False, soft_wrap=True
+        f"{counted(len(records), 'record')} to {escape(str(file))}", highlight=False, soft_wrap=True
     )
 
 
@@ -153,23 +154,25 @@ def export(
 def rm(
     runs: Annotated[list[str] | None, Parameter(help="Run ids, or the beginnings of them.")] = None,
     *,
-    failed: Annotated[bool, Parameter(negative="", help="All runs that failed.")] = False,
+    failed: Annotated[bool, Parameter(negative="", help="All failed runs.")] = False,
     unfinished: Annotated[
-        bool, Parameter(negative="", help="All runs without a record that nobody is making.")
+        bool,
+        Parameter(negative="", help="All unfinished runs: begun, not failed, and nobody is making them."),
     ] = False,
     store: StoreOption = DEFAULT_STORE,
 ) -> None:
-    """Remove runs from the store."""
+    """Remove runs from the store, by id or by the state that `runs list` shows."""
     shelf = Store(store)
     chosen = [shelf.find(run) for run in runs or ()]
-    states = {"failed", "started"} if unfinished else {"failed"} if failed else set()
+    asked = {"failed": failed, "unfinished": unfinished}
+    states = [state for state, wanted in asked.items() if wanted]
     chosen += [run for run in shelf.ids() if states and shelf.state(run) in states]
     if not chosen and not states:
         raise SettingsError("say which runs to remove: ids, --failed or --unfinished")
     for run in dict.fromkeys(chosen):
         shelf.remove(run)
     shelf.index()
-    Console(stderr=True).print(f"removed {len(dict.fromkeys(chosen))} runs", highlight=False)
+    Console(stderr=True).print(f"removed {counted(len(dict.fromkeys(chosen)), 'run')}", highlight=False)
 
 
 def _finished(store: Store, prefix: str) -> Record:
