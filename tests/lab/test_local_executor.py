@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from orthocl.errors import SettingsError
+from orthocl.errors import OrthoclError, SettingsError
 from orthocl.lab import Experiment, RunOptions, Store
 from orthocl.lab.claims import this_process
 from orthocl.lab.executors import make_executor
-from orthocl.lab.executors.local import LocalExecutor, threads_per_run
-from orthocl.lab.laboratory import forecast, ignore, run_experiment
-from orthocl.lab.run import identify
+from orthocl.lab.executors.local import LocalExecutor, start_seconds, threads_per_run
+from orthocl.lab.laboratory import Pace, forecast, ignore, run_experiment
+from orthocl.lab.run import identify, make_stream
 
 EXPERIMENT = """
 seeds = [1, 2]
@@ -100,7 +100,7 @@ def test_children_die_with_the_process_that_started_them(tmp_path):
     while any(store.state(run) == "running" for run in store.ids()) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert store.ids()
-    assert {store.state(run) for run in store.ids()} == {"started"}
+    assert {store.state(run) for run in store.ids()} == {"unfinished"}
 
 
 def test_interrupt_writes_checkpoints_and_the_next_call_goes_on(tmp_path):
@@ -115,7 +115,7 @@ def test_interrupt_writes_checkpoints_and_the_next_call_goes_on(tmp_path):
     assert process.wait(timeout=60) != 0
     states = {store.state(run) for run in store.ids()}
     assert "running" not in states
-    assert "started" in states
+    assert "unfinished" in states
     for run in store.ids():
         assert store.record(run) is not None or store.checkpoint(run).exists()
     outcomes = run_experiment(file, store, jobs=2, on_event=ignore).outcomes
@@ -224,3 +224,19 @@ def test_forecast_says_what_is_there_and_how_long_the_rest_takes(store, tiny):
     assert known.basis == "record"
     seconds = store.record(identify(runs[:1])[0]).metric("seconds")
     assert known.seconds == pytest.approx(2 * seconds)
+
+
+def test_the_pace_counts_steps_tests_and_tasks(tiny):
+    settings = tiny("sgd", train={"evaluate_every": 15})  # 3 tasks of 200 samples, 2 epochs in batches of 10
+    stream = make_stream(settings.stream)
+    assert Pace("probe", step=1.0).seconds(settings, stream) == 3 * 40
+    assert Pace("probe", step=0.0, task=1.0).seconds(settings, stream) == 3
+    rows = 1 + 3 + 3 * (40 // 15)  # at the start, after each task, and within
+    assert Pace("probe", step=0.0, sample=1.0).seconds(settings, stream) == rows * 3 * 100
+
+
+def test_the_start_of_a_process_is_measured_until_it_is_ready(monkeypatch):
+    assert start_seconds() > 0
+    monkeypatch.setattr("orthocl.lab.executors.local.START_NURSERY", "raise SystemExit")
+    with pytest.raises(OrthoclError, match="died"):
+        start_seconds()

@@ -16,11 +16,13 @@ from typing import Any
 from orthocl.errors import OrthoclError, SettingsError
 from orthocl.lab.claims import ClaimedError, alive_claim, describe
 from orthocl.lab.executors.interface import Event, OnEvent, Outcome, gather, pending
-from orthocl.lab.run import InterruptedRun, RunOptions, execute
+from orthocl.lab.run import InterruptedRun, PausedRun, RunOptions, execute
 from orthocl.lab.settings import RunSettings
 from orthocl.lab.store import Store
 
 WAIT_SECONDS = 1.0
+# Importing torch makes a million objects and no garbage: a fifth of the time goes on looking for it.
+START_NURSERY = "import gc; gc.disable(); from orthocl.lab.executors.nursery import main; main()"
 
 
 @dataclass(frozen=True)
@@ -64,6 +66,21 @@ def threads_per_run(jobs: int) -> int:
     return min(share, int(allowed)) if allowed.isdigit() and int(allowed) > 0 else share
 
 
+def start_seconds() -> float:
+    """Seconds until the process that makes runs is ready, mostly for importing torch: measured by starting one."""
+    start = time.perf_counter()
+    with _start_nursery() as nursery:
+        if nursery.stdout and not nursery.stdout.readline():
+            raise OrthoclError("the process that would make the runs died as it started")
+        return time.perf_counter() - start
+
+
+def _start_nursery() -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, "-c", START_NURSERY], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+
+
 @dataclass
 class _Job:
     """One call of `run_all`: a nursery, the runs in it, those to come and those that others are making."""
@@ -81,11 +98,7 @@ class _Job:
 
     def work(self) -> None:
         self.queue.extend(self.todo)
-        self.nursery = subprocess.Popen(
-            [sys.executable, "-m", "orthocl.lab.executors.nursery"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-        )
+        self.nursery = _start_nursery()
         try:
             while self.running or ((self.queue or self.elsewhere) and not self.stopping):
                 try:
@@ -139,7 +152,7 @@ class _Job:
             self._leave_to_others(run, event["text"])
         elif kind == "failed":
             self._fail(run, event["text"])
-        elif kind in ("started", "progress", "interrupted"):
+        elif kind in ("started", "progress", "paused", "interrupted"):
             self.on_event(Event(kind, run, self.todo[run], **event))
 
     def _ended(self, run: str, code: int) -> None:
@@ -178,7 +191,7 @@ class _Job:
         self.stopping = True
         for run in sorted(self.running)[:1]:
             text = "stopping: waiting for checkpoints (Ctrl-C again to stop at once)"
-            self.on_event(Event("note", run, self.todo[run], text=text))
+            self.on_event(Event("stopping", run, self.todo[run], text=text))
         self._tell({"stop": True})
 
     def _tell(self, command: dict[str, Any]) -> None:
@@ -213,6 +226,8 @@ def _one_after_another(
             on_event(Event(record.status, run, settings, text=record.reason))
         except ClaimedError as error:
             on_event(Event("elsewhere", run, settings, text=str(error)))
+        except PausedRun as error:
+            on_event(Event("paused", run, settings, text=str(error)))
         except InterruptedRun as error:
             on_event(Event("interrupted", run, settings, text=str(error)))
         except OrthoclError as error:

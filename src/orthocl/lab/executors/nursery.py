@@ -10,6 +10,7 @@ their top level.
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import select
@@ -29,7 +30,7 @@ import torch
 
 from orthocl.errors import OrthoclError
 from orthocl.lab.claims import ClaimedError
-from orthocl.lab.run import InterruptedRun, RunObserver, RunOptions, execute, total_steps
+from orthocl.lab.run import InterruptedRun, PausedRun, RunObserver, RunOptions, execute, total_steps
 from orthocl.lab.settings import RunSettings
 from orthocl.lab.store import Store
 from orthocl.methods import Learner
@@ -121,6 +122,8 @@ def main() -> None:
     children: dict[int, Child] = {}
     pending = b""
     torch.optim.SGD([torch.nn.Parameter(torch.empty(1))], lr=1.0)  # the first optimizer imports half of torch
+    gc.freeze()  # what was imported stays: runs need not look at it, nor copy it
+    gc.enable()
     send(channel, kind="ready", run="")
     while True:
         readable, _, _ = select.select([0, *children], [], [])
@@ -176,6 +179,8 @@ def _child(job: dict[str, Any], channel: int) -> NoReturn:
         code = 0
     except ClaimedError as error:
         send(channel, run=run, kind="elsewhere", text=str(error))
+    except PausedRun as error:
+        send(channel, run=run, kind="paused", text=str(error))
     except InterruptedRun as error:
         send(channel, run=run, kind="interrupted", text=str(error))
     except OrthoclError as error:
@@ -204,7 +209,3 @@ def _wait(pid: int) -> int:
     """Exit code of a child; negative for the number of the signal that ended it."""
     _, status = os.waitpid(pid, 0)
     return os.waitstatus_to_exitcode(status)
-
-
-if __name__ == "__main__":
-    main()
