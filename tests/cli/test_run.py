@@ -2,12 +2,14 @@ from __future__ import annotations
 
 import csv
 import json
+import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from orthocl.cli.app import call
-from orthocl.lab import Store
+from orthocl.lab import Result, Store
 from orthocl.lab.executors import Outcome
 from orthocl.lab.laboratory import Results
 
@@ -196,15 +198,25 @@ def test_runs_export_parquet_holds_what_csv_holds(filled, tmp_path, capsys):
     assert (
         call([*others, "--jobs", "0", "--store", str(filled)]) == 0
     )  # with other settings, so other columns
+    first = next(Store(filled).records())
+    refused = replace(first, id="refused", status="unsupported", reason="it cannot be", result=Result())
+    Store(filled).write_record(refused)
     folder = tmp_path / "new"
     for suffix in ("csv", "parquet"):
         assert call(["runs", "export", str(folder / f"all.{suffix}"), "--store", str(filled)]) == 0
     table = parquet.read_table(folder / "all.parquet").to_pylist()
     rows = list(csv.DictReader((folder / "all.csv").read_text().splitlines()))
-    assert len(table) == len(rows) == 6
+    assert len(table) == len(rows) == 7
     for written, wanted in zip(table, rows, strict=True):
         assert list(written) == list(wanted)
         assert {key: "" if value is None else str(value) for key, value in written.items()} == wanted
+
+
+def test_parquet_without_pyarrow_says_what_to_install(filled, tmp_path, capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    assert call(["runs", "export", str(tmp_path / "all.parquet"), "--store", str(filled)]) == 2
+    assert "orthocl[parquet]" in capsys.readouterr().err
+    assert not (tmp_path / "all.parquet").exists()
 
 
 def test_runs_rm(filled, capsys):

@@ -127,7 +127,7 @@ def compare(
 
 @app.command
 def export(
-    file: Annotated[Path, Parameter(help="Where to: .csv, .json or .parquet (needs pyarrow).")],
+    file: Annotated[Path, Parameter(help="Where to: .csv, .json or .parquet (needs orthocl[parquet]).")],
     *,
     store: StoreOption = DEFAULT_STORE,
 ) -> None:
@@ -144,7 +144,7 @@ def export(
     elif suffix == "csv":
         write_atomically(file, _csv([_export_row(record) for record in records]).encode())
     else:
-        _write_parquet(file, [_export_row(record) for record in records])
+        write_atomically(file, _parquet([_export_row(record) for record in records]))
     Console(stderr=True).print(
         f"{counted(len(records), 'record')} to {escape(str(file))}", highlight=False, soft_wrap=True
     )
@@ -235,19 +235,28 @@ def _csv(rows: Sequence[dict[str, Any]]) -> str:
     return out.getvalue()
 
 
-def _write_parquet(file: Path, rows: Sequence[dict[str, Any]]) -> None:
+def _parquet(rows: Sequence[dict[str, Any]]) -> bytes:
     try:
         import pyarrow
         import pyarrow.parquet
     except ImportError as error:
         raise SettingsError(
-            "writing Parquet needs pyarrow, which is not installed: pip install pyarrow, or use .csv"
+            "writing Parquet needs pyarrow, which is not installed: pip install 'orthocl[parquet]', or use .csv"
         ) from error
     names = list(dict.fromkeys(name for row in rows for name in row))
-    columns = {name: [row.get(name) for row in rows] for name in names}
-    for name, values in columns.items():
-        if len({type(value) for value in values if value is not None}) > 1 and any(
-            isinstance(value, str) for value in values
-        ):
-            columns[name] = [None if value is None else str(value) for value in values]
-    pyarrow.parquet.write_table(pyarrow.table(columns), file)
+    columns = {name: _one_kind([row.get(name) for row in rows]) for name in names}
+    out = io.BytesIO()
+    pyarrow.parquet.write_table(pyarrow.table(columns), out)
+    return out.getvalue()
+
+
+def _one_kind(values: list[Any]) -> list[Any]:
+    """A column has one type: where runs have values of several, they become text.
+
+    >>> _one_kind([1, None, 0.5]), _one_kind([True, 2, None]), _one_kind(["all", 3])
+    ([1, None, 0.5], ['True', '2', None], ['all', '3'])
+    """
+    kinds = {type(value) for value in values if value is not None}
+    if len(kinds) <= 1 or kinds == {int, float}:
+        return values
+    return [None if value is None else str(value) for value in values]
