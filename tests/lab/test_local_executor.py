@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ import pytest
 from orthocl.errors import OrthoclError, SettingsError
 from orthocl.lab import Experiment, RunOptions, Store
 from orthocl.lab.claims import this_process
-from orthocl.lab.executors import make_executor
+from orthocl.lab.executors import local, make_executor
 from orthocl.lab.executors.local import LocalExecutor, start_seconds, threads_per_run
 from orthocl.lab.laboratory import Pace, forecast, ignore, run_experiment
 from orthocl.lab.run import identify, make_stream
@@ -121,6 +122,37 @@ def test_interrupt_writes_checkpoints_and_the_next_call_goes_on(tmp_path):
     outcomes = run_experiment(file, store, jobs=2, on_event=ignore).outcomes
     assert {outcome.status for outcome in outcomes} == {"finished"}
     assert any(outcome.record.provenance["resumes"] for outcome in outcomes)
+
+
+def test_an_interrupt_while_torch_is_imported_and_a_stop_at_once_fail_nothing(store, tiny):
+    run = tiny(train={"epochs": 4000})
+    job = {
+        "run": "x",
+        "settings": run.to_dict(),
+        "store": str(store.directory),
+        "options": asdict(RunOptions()),
+    }
+    lines = [json.dumps(line).encode() + b"\n" for line in (job, {"stop": True})]
+    with local._start_nursery() as nursery:
+        nursery.send_signal(signal.SIGINT)
+        nursery.stdin.write(b"".join(lines))
+        nursery.stdin.flush()
+        events = []
+        while not events or events[-1]["kind"] != "exit":
+            events.append(json.loads(nursery.stdout.readline()))
+    kinds = [event["kind"] for event in events if event["kind"] != "progress"]
+    assert kinds == ["ready", "started", "interrupted", "exit"]
+    assert events[-1]["code"] == 1, "not the number of a signal"
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler, "this process still hears Ctrl-C"
+
+
+def test_when_the_process_that_makes_the_runs_dies_it_is_said(store, tiny, monkeypatch):
+    start, started = local._start_nursery, []
+    monkeypatch.setattr(local, "_start_nursery", lambda: started.append(start()) or started[-1])
+    with pytest.raises(OrthoclError, match="was ended by SIGKILL: the same command goes on"):
+        LocalExecutor(jobs=1).run_all(
+            [tiny(), tiny("ewc")], store, options=RunOptions(), on_event=lambda event: started[0].kill()
+        )
 
 
 def test_failures_and_unsupported_pairs_do_not_stop_the_others(store, tiny, tmp_path):

@@ -83,7 +83,7 @@ def test_find_by_the_beginning_of_the_id(store, make_record):
     assert store.find("abc") == "abc"
     with pytest.raises(StoreError, match="give more letters"):
         store.find("ab")
-    with pytest.raises(StoreError, match="no run in .* begins with"):
+    with pytest.raises(StoreError, match=r"no run in .* begins with"):
         store.find("x")
 
 

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections import deque
 from collections.abc import Sequence
@@ -76,9 +77,16 @@ def start_seconds() -> float:
 
 
 def _start_nursery() -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
-        [sys.executable, "-c", START_NURSERY], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    )
+    """Start it deaf to Ctrl-C, which reaches the whole group of processes and is for the runs alone."""
+    mine = threading.current_thread() is threading.main_thread()  # no other may say what to do with signals
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN) if mine else None
+    try:
+        return subprocess.Popen(
+            [sys.executable, "-c", START_NURSERY], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+    finally:
+        if mine:
+            signal.signal(signal.SIGINT, before)
 
 
 @dataclass
@@ -139,11 +147,7 @@ class _Job:
         """Take one event from the nursery."""
         line = self.nursery.stdout.readline() if self.nursery.stdout else b""
         if not line:
-            for run in sorted(self.running):
-                self._fail(run, "the process that makes the runs died")
-            self.running.clear()
-            self.queue.clear()
-            return
+            raise OrthoclError(self._obituary())
         event: dict[str, Any] = json.loads(line)
         run, kind = event.pop("run"), event.pop("kind")
         if kind == "exit":
@@ -200,9 +204,12 @@ class _Job:
                 self.nursery.stdin.write(json.dumps(command).encode() + b"\n")
                 self.nursery.stdin.flush()
             except BrokenPipeError as error:
-                raise OrthoclError(
-                    "the process that makes the runs died: run the same command again"
-                ) from error
+                raise OrthoclError(self._obituary()) from error
+
+    def _obituary(self) -> str:
+        code = self.nursery.wait()
+        how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+        return f"the process that makes the runs {how}: the same command goes on where it was"
 
     def _close(self) -> None:
         if self.nursery.stdin:

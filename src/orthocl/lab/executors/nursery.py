@@ -38,6 +38,7 @@ from orthocl.streams import Stream
 from orthocl.training import Progress
 
 REPORT_SECONDS = 0.25
+STOPS = (signal.SIGINT, signal.SIGTERM)
 LINE = 500  # bytes: a line so short is written to a pipe in one piece, whoever else writes
 
 
@@ -149,11 +150,15 @@ def _obey(command: dict[str, Any], children: dict[int, Child], channel: int) -> 
             os.kill(child.pid, signal.SIGTERM)
         return
     alive, held = os.pipe()
+    signal.pthread_sigmask(
+        signal.SIG_BLOCK, STOPS
+    )  # until the child can handle them: a stop may follow at once
     pid = os.fork()
     if pid == 0:
         for other in (alive, 0, *children):
             os.close(other)
         _child(command, channel)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
     os.close(held)
     children[alive] = Child(command["run"], pid, alive)
 
@@ -161,8 +166,9 @@ def _obey(command: dict[str, Any], children: dict[int, Child], channel: int) -> 
 def _child(job: dict[str, Any], channel: int) -> NoReturn:
     """Make one run and never return."""
     stopping = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in STOPS:
         signal.signal(number, lambda *_: stopping.set())
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
     run, settings = job["run"], RunSettings.from_dict(job["settings"])
     store = Store(job["store"])
     log = store.folder(run) / "output.log"
