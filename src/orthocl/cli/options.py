@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
+from rich.console import Console
+from rich.status import Status
 
 from orthocl.errors import SettingsError
 
@@ -36,6 +38,11 @@ SetOption = Annotated[
 MetricOption = Annotated[
     list[str] | None, Parameter(name="--metric", help="Column of the table, may be repeated.")
 ]
+
+
+def working(what: str) -> Status:
+    """A sign of life on the error stream of a terminal, while a `with` block lasts."""
+    return Console(stderr=True).status(f"{what} ...")
 
 
 def cores() -> int:

@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from torch import nn
 
+from orthocl.cli.options import working
 from orthocl.errors import SettingsError, unknown_name
 from orthocl.lab.text import counted
 from orthocl.nets import NETS, make_net
@@ -68,16 +69,17 @@ def show_plan(
     model = _model(
         network, shape, {str(t): outputs for t in range(1, (tasks if multi_head else 1) + 1)}, hidden
     )
-    found = plan(
-        model,
-        torch.zeros(1, *shape),
-        tasks=tasks,
-        memory_per_task=memory_per_task,
-        batch_size=batch_size,
-        variant=variant,
-        budget=None if budget is None else parse_size(budget),
-        samples_per_task=samples_per_task,
-    )
+    with working("planning"):
+        found = plan(
+            model,
+            torch.zeros(1, *shape),
+            tasks=tasks,
+            memory_per_task=memory_per_task,
+            batch_size=batch_size,
+            variant=variant,
+            budget=None if budget is None else parse_size(budget),
+            samples_per_task=samples_per_task,
+        )
     console = Console()
     print_plan(console, found)
     if found.advice():

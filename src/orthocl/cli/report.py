@@ -18,6 +18,7 @@ from orthocl.cli.options import (
     SetOption,
     StoreOption,
     make_folder,
+    working,
 )
 from orthocl.errors import StoreError
 from orthocl.lab.experiment import load_experiment
@@ -67,18 +68,21 @@ def report(
     shelf = Store(store)
     name, description, metrics = "All runs", "", list(metric or ())
     if file is None:
-        pairs = [(record.settings, record) for record in shelf.records()]
+        with working("reading the store"):
+            pairs = [(record.settings, record) for record in shelf.records()]
     else:
         experiment = load_experiment(file, only=only or (), seeds=seed or (), overrides=set_ or ())
         name, description = experiment.name, experiment.description
         metrics = metrics or list(experiment.metrics)
-        pairs = _pairs(experiment.runs, shelf, None if data_root is None else str(data_root))
+        with working("looking for the runs in the store"):
+            pairs = _pairs(experiment.runs, shelf, None if data_root is None else str(data_root))
     if not pairs:
         raise StoreError(f"none of these runs is finished in {shelf.directory}: run the experiment first")
-    if figure is not None:
-        path = save_figure(make_figure(figure, pairs), out)
-    else:
-        path = write_report(out, pairs, title=name, description=description, metrics=metrics)
+    with working("drawing"):
+        if figure is not None:
+            path = save_figure(make_figure(figure, pairs), out)
+        else:
+            path = write_report(out, pairs, title=name, description=description, metrics=metrics)
     Console(stderr=True).print(
         f"{counted(len(pairs), 'run')} to {escape(str(path))}", highlight=False, soft_wrap=True
     )

@@ -23,6 +23,7 @@ from orthocl.cli.options import (
     StoreOption,
     cores,
     make_folder,
+    working,
 )
 from orthocl.errors import SettingsError
 from orthocl.lab.executors.local import start_seconds, threads_per_run
@@ -98,14 +99,15 @@ def run(
     )
     show_results(results, metric or experiment.metrics, table)
     if report is not None and results.pairs:
-        path = write_report(
-            report,
-            results.pairs,
-            title=experiment.name,
-            description=experiment.description,
-            metrics=metric or experiment.metrics,
-            failures=results.failures,
-        )
+        with working("drawing the report"):
+            path = write_report(
+                report,
+                results.pairs,
+                title=experiment.name,
+                description=experiment.description,
+                metrics=metric or experiment.metrics,
+                failures=results.failures,
+            )
         Console(stderr=True).print(f"report: {path}", highlight=False, soft_wrap=True)
     if any(outcome.status == "interrupted" for outcome in results.outcomes):
         raise KeyboardInterrupt  # runs heard a Ctrl-C that this process missed
@@ -125,7 +127,8 @@ def _experiment(
             raise SettingsError(
                 "an experiment file names its streams and methods: use --only to choose among them"
             )
-        return load_experiment(file, only=only or (), seeds=seed or (), overrides=changes or ())
+        with working(f"reading {file}"):
+            return load_experiment(file, only=only or (), seeds=seed or (), overrides=changes or ())
     if not stream or not method:
         raise SettingsError(
             "give an experiment file, or at least one --stream and one --method (see `orthocl list streams`)"

@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from orthocl.cli.options import DEFAULT_STORE, MetricOption, StoreOption, make_folder
+from orthocl.cli.options import DEFAULT_STORE, MetricOption, StoreOption, make_folder, working
 from orthocl.errors import SettingsError, StoreError, unknown_name
 from orthocl.lab.grid import flat
 from orthocl.lab.record import Record
@@ -41,7 +41,8 @@ def list_runs(*, stream: Filter = "*", method: Filter = "*", store: StoreOption 
         table.add_column(name)
     table.add_column("AAC %", justify="right")
     table.add_column("time", justify="right")
-    summaries = {line.id: line for line in shelf.index()}
+    with working("reading the store"):
+        summaries = {line.id: line for line in shelf.index()}
     for run in shelf.ids():
         line = summaries.get(run)
         if line is not None:
@@ -132,7 +133,8 @@ def export(
     store: StoreOption = DEFAULT_STORE,
 ) -> None:
     """Export all records: .json holds everything, .csv and .parquet one row per run with settings and metrics."""
-    records = list(Store(store).records())
+    with working("reading the store"):
+        records = list(Store(store).records())
     suffix = file.suffix.lstrip(".").lower()
     if suffix not in ("csv", "json", "parquet"):
         raise unknown_name("export format", suffix, ("csv", "json", "parquet"))
@@ -166,7 +168,8 @@ def rm(
     chosen = [shelf.find(run) for run in runs or ()]
     asked = {"failed": failed, "unfinished": unfinished}
     states = [state for state, wanted in asked.items() if wanted]
-    chosen += [run for run in shelf.ids() if states and shelf.state(run) in states]
+    with working("looking at the runs"):
+        chosen += [run for run in shelf.ids() if states and shelf.state(run) in states]
     if not chosen and not states:
         raise SettingsError("say which runs to remove: ids, --failed or --unfinished")
     for run in dict.fromkeys(chosen):

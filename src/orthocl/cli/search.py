@@ -21,6 +21,7 @@ from orthocl.cli.options import (
     StoreOption,
     cores,
     make_folder,
+    working,
 )
 from orthocl.cli.run import backend_options
 from orthocl.lab.experiment import Experiment, load_experiment
@@ -75,13 +76,16 @@ def search(
 
     For example: orthocl search experiments/search_mnist.toml --only rotated-mnist/ewc --plot ewc.svg
     """
-    experiment = load_experiment(file, only=only or (), seeds=seed or (), overrides=set_ or ())
+    with working(f"reading {file}"):
+        experiment = load_experiment(file, only=only or (), seeds=seed or (), overrides=set_ or ())
     given = {"metric": metric, "after": after, "keep": keep, "samples": samples}
     table = {**experiment.search, **{key: value for key, value in given.items() if value is not None}}
     settings = SearchSettings.from_table(table)
     options = RunOptions(keep_weights=False, data_root=None if data_root is None else str(data_root))
     if dry_run:
-        _show_grids(find_groups(experiment, settings), settings)
+        with working("sorting the candidates"):
+            groups = find_groups(experiment, settings)
+        _show_grids(groups, settings)
         return 0
     if plot is not None:
         check_suffix(plot)
@@ -107,7 +111,8 @@ def search(
     if best is not None:
         write_atomically(best, result.to_toml().encode())
     if plot is not None:
-        save_figure(sensitivity_figure(result), plot)
+        with working("drawing"):
+            save_figure(sensitivity_figure(result), plot)
     return 1 if any(result.best(group) is None for group in result.groups) else 0
 
 

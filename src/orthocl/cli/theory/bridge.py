@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
+from orthocl.cli.options import working
 from orthocl.cli.theory.setup import AsJson, DataRoot, FigurePath, StreamName
 from orthocl.cli.theory.tables import check_figure, emit, number_or_none, progress_bar, save_figure
 from orthocl.methods import make_method
@@ -49,7 +50,8 @@ def bridge(
     Example: orthocl theory bridge --method ogd --figure bridge.svg
     """
     check_figure(figure)
-    made = make(stream, tasks=tasks, seed=seed, data_root=data_root, train_size=train_size)
+    with working("reading the data"):
+        made = make(stream, tasks=tasks, seed=seed, data_root=data_root, train_size=train_size)
     model = make_net(net, made.input_shape, made.heads, seed=seed)
     settings = TrainSettings(epochs=epochs, learning_rate=learning_rate)
     with progress_bar("training and comparing", 2 * len(made)) as advance:

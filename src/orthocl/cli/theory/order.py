@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from cyclopts import Parameter
 from torch import Tensor
 
+from orthocl.cli.options import working
 from orthocl.cli.theory.setup import (
     DEFAULT_STREAM,
     AsJson,
@@ -47,8 +48,8 @@ def order(
     tasks = load_tasks(stream, setup)
     kernel = make_kernel(setup, tasks)
     data = [(task.inputs, task.targets) for task in tasks]
-    curriculum = Curriculum(kernel, data, rule=rule, ridge=setup.ridge, memory=memory)
     with progress_bar("searching") as advance:
+        curriculum = Curriculum(kernel, data, rule=rule, ridge=setup.ridge, memory=memory)
         best = curriculum.best_order(method, progress=advance)
     recipes, table = _compare(curriculum, len(tasks))
     orders = [best, *recipes]
@@ -64,7 +65,8 @@ def order(
     ]
     extra: dict[str, Any] = {"dissimilarity": table.tolist(), "rule": rule, "ridge": setup.ridge}
     if len(tasks) >= 2:
-        claims = curriculum_claims(kernel, data[:2], rule=rule, ridge=setup.ridge, memory=memory)
+        with working("comparing ABAB with AABB"):
+            claims = curriculum_claims(kernel, data[:2], rule=rule, ridge=setup.ridge, memory=memory)
         extra["ABAB"], extra["AABB"] = claims.alternating, claims.blocked
         extra["the_paper's_claim_that_alternating_two_tasks_costs_more"] = claims.verdict
     title = f"orders of {counted(len(tasks), 'task')}, {stream}, {rule}, ridge {setup.ridge:g}"

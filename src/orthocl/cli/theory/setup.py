@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 import torch
 from cyclopts import Parameter
 
+from orthocl.cli.options import working
 from orthocl.cli.theory.tables import progress_bar
 from orthocl.nets import MLP
 from orthocl.streams import make
@@ -77,8 +78,9 @@ class OverlaySetup(Setup):
 
 def load_tasks(stream: str, setup: Setup) -> list[RegressionTask]:
     """The stream's tasks with numbers to fit."""
-    made = make(stream, tasks=setup.tasks, seed=setup.seed, data_root=setup.data_root)
-    return regression_tasks(made, setup.samples, setup.target, setup.test_samples, setup.seed)
+    with working("reading the data"):
+        made = make(stream, tasks=setup.tasks, seed=setup.seed, data_root=setup.data_root)
+        return regression_tasks(made, setup.samples, setup.target, setup.test_samples, setup.seed)
 
 
 def make_kernel(setup: Setup, tasks: Sequence[RegressionTask]) -> Kernel:

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from orthocl.cli.options import make_folder
+from orthocl.cli.options import make_folder, working
 from orthocl.theory import figures
 
 if TYPE_CHECKING:
@@ -65,7 +65,8 @@ def check_figure(path: Path | None) -> None:
 
 def save_figure(figure: Figure, path: Path) -> None:
     """Save a figure and say where, on the error stream: the output may be JSON."""
-    figures.save(figure, path)
+    with working("drawing"):
+        figures.save(figure, path)
     Console(stderr=True).print(f"figure: {path}", highlight=False, soft_wrap=True)
 
 
