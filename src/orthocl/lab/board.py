@@ -20,7 +20,7 @@ SLACK = 3
 WIDTHS = {"task": 10, "accuracy": 17, "loss": 13, "time": 8, "left": 13}
 PRIORITY = ("task", "time", "accuracy", "bar", "left", "loss")
 SHOWN = ("label", "bar", "task", "accuracy", "loss", "time", "left")
-SHORTEST_BAR, LONGEST_BAR, SHORTEST_LABEL = 8, 40, 12
+SHORTEST_BAR, LONGEST_BAR, SHORTEST_LABEL = 8, 40, 24
 
 
 @dataclass
@@ -141,20 +141,25 @@ def fitting(label: int, width: int) -> dict[str, int]:
     {'label': 30, 'bar': 26, 'task': 10, 'accuracy': 17, 'loss': 13, 'time': 8, 'left': 13}
     >>> fitting(29, 77)
     {'label': 30, 'bar': 12, 'task': 10, 'accuracy': 17, 'time': 8}
+    >>> fitting(60, 77)
+    {'label': 42, 'task': 10, 'accuracy': 17, 'time': 8}
     >>> fitting(29, 37)
     {'label': 27, 'task': 10}
     """
-    label = max(SHORTEST_LABEL, min(label + 1, width - WIDTHS["task"]))
-    room = width - label
-    chosen = {"label": label}
+    most = max(
+        SHORTEST_LABEL, width // 2
+    )  # what a long label says last, such as the seed, is what tells runs apart
+    chosen = {"label": max(SHORTEST_LABEL // 2, min(label + 1, most, width - WIDTHS["task"]))}
+    room = width - chosen["label"]
     for name in PRIORITY:
         needed = WIDTHS.get(name, SHORTEST_BAR + 1)
-        if needed > room:
-            break
-        chosen[name] = needed
-        room -= needed
+        if needed <= room:
+            chosen[name] = needed
+            room -= needed
     if "bar" in chosen:
         chosen["bar"] = min(LONGEST_BAR, chosen["bar"] + room)
+    else:
+        chosen["label"] += max(0, min(room, label + 1 - chosen["label"]))
     return {name: chosen[name] for name in SHOWN if name in chosen}
 
 
