@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from orthocl.errors import OrthoclError, SettingsError
-from orthocl.lab import Experiment, RunOptions, Store
+from orthocl.lab import Experiment, RunObserver, RunOptions, Store
 from orthocl.lab.claims import this_process
 from orthocl.lab.executors import local, make_executor
 from orthocl.lab.executors.local import LocalExecutor, start_seconds, threads_per_run
@@ -189,6 +189,26 @@ def test_processes_and_this_process_give_the_same_records(tmp_path, tiny):
         for jobs in (0, 2)
     ]
     assert found[0] == found[1]
+
+
+def test_in_this_process_too_there_is_progress_and_trackers_hear_of_it(store, tiny, monkeypatch):
+    heard = []
+
+    class Tracker(RunObserver):
+        def on_record(self, record):
+            heard.append(record.id)
+
+    monkeypatch.setattr(
+        "orthocl.lab.trackers.make_trackers", lambda names, folder: [Tracker() for _ in names]
+    )
+    events = []
+    (outcome,) = LocalExecutor(jobs=0).run_all(
+        [tiny()], store, options=RunOptions(trackers=("mine",)), on_event=events.append
+    )
+    assert heard == [outcome.run]
+    assert [event.kind for event in events if event.kind != "progress"] == ["started", "finished"]
+    last = [event for event in events if event.kind == "progress"][-1]
+    assert (last.task, last.tasks, last.step, last.steps) == (3, 3, 40, 40)
 
 
 def test_two_callers_on_one_store_share_the_work(tmp_path):

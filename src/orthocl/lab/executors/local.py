@@ -16,8 +16,9 @@ from typing import Any
 
 from orthocl.errors import OrthoclError, SettingsError
 from orthocl.lab.claims import ClaimedError, alive_claim, describe
-from orthocl.lab.executors.interface import Event, OnEvent, Outcome, gather, pending
-from orthocl.lab.run import InterruptedRun, PausedRun, RunOptions, execute
+from orthocl.lab.executors.interface import Event, Kind, OnEvent, Outcome, gather, pending
+from orthocl.lab.executors.nursery import Reporter
+from orthocl.lab.run import InterruptedRun, PausedRun, RunObserver, RunOptions, execute
 from orthocl.lab.settings import RunSettings
 from orthocl.lab.store import Store
 
@@ -226,10 +227,17 @@ def _one_after_another(
     on_event: OnEvent,
     failures: dict[str, str],
 ) -> None:
+    def tell(*, kind: Kind, run: str, **position: Any) -> None:
+        on_event(Event(kind, run, todo[run], **position))
+
     for run, settings in todo.items():
-        on_event(Event("started", run, settings))
         try:
-            record = execute(settings, store, options=options)
+            observers: list[RunObserver] = [Reporter(tell, run, settings)]
+            if options.trackers:
+                from orthocl.lab.trackers import make_trackers
+
+                observers += make_trackers(options.trackers, store.directory)
+            record = execute(settings, store, options=options, observers=observers)
             on_event(Event(record.status, run, settings, text=record.reason))
         except ClaimedError as error:
             on_event(Event("elsewhere", run, settings, text=str(error)))
