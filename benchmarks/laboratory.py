@@ -79,8 +79,10 @@ def main() -> None:
     torch.set_num_threads(1)
     run = settings(arguments.method, 1)
     measure(bare, run)  # warm up
-    _, per_epoch, _ = measure(bare, run)
-    run = replace(run, train=replace(run.train, epochs=max(1, round(arguments.seconds / per_epoch))))
+    short, _, _ = measure(bare, run)
+    longer, _, _ = measure(bare, settings(arguments.method, 11))
+    epochs = max(1, round((arguments.seconds - short) / (longer - short) * 10))
+    run = replace(run, train=replace(run.train, epochs=epochs))
     print(f"{arguments.method}, 5 tasks, {run.train.epochs} epochs each, one thread, checkpoint every 10 s")
     kinds = {"bare loop": bare, "lab.execute": in_process, "lab.run_experiment": own_process}
     best = {name: [math.inf, math.inf] for name in kinds}

@@ -1,9 +1,16 @@
 from __future__ import annotations
 
+import io
+from contextlib import nullcontext
+from pathlib import Path
+
 import pytest
+from rich.console import Console
 
 from orthocl.cli.app import GROUPS, call, make_app
 from orthocl.errors import DataError
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 def test_help_names_every_part(capsys):
@@ -87,3 +94,36 @@ def test_lists(kind, words, capsys, monkeypatch):
     text = capsys.readouterr().out
     for word in words:
         assert word in text
+
+
+def test_bytes_are_listed_to_be_read_and_to_be_pasted(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "400")
+    assert call(["list", "methods"]) == 0
+    assert "input_cache = 536870912 (512.0 MiB)" in capsys.readouterr().out
+
+
+def test_long_work_shows_signs_of_life_on_terminals_alone(monkeypatch):
+    from orthocl.cli import options
+
+    for terminal in (True, False):
+        file = io.StringIO()
+        monkeypatch.setattr(options, "Console", lambda **_: Console(file=file, force_terminal=terminal))  # noqa: B023
+        with options.working("thinking"):
+            pass
+        assert ("thinking ..." in file.getvalue()) == terminal
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["check", str(EXAMPLES / "own_method.py")], "checking"),
+        (["search", str(EXAMPLES.parent / "experiments" / "search_cub200.toml"), "--dry-run"], "reading"),
+        (["plan", "mlp", "--input-shape", "1,4,4", "--tasks", "2"], "planning"),
+        (["theory", "solve", "--tasks", "1", "--samples", "4", "--test-samples", "4"], "reading"),
+    ],
+)
+def test_what_may_take_seconds_says_so(arguments, words, monkeypatch, capsys):
+    said: list[str] = []
+    monkeypatch.setattr(Console, "status", lambda self, text, **_: said.append(text) or nullcontext())
+    assert call(arguments) == 0
+    assert any(words in text for text in said)

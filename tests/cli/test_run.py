@@ -2,12 +2,14 @@ from __future__ import annotations
 
 import csv
 import json
+import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from orthocl.cli.app import call
-from orthocl.lab import Store
+from orthocl.lab import Result, Store
 from orthocl.lab.executors import Outcome
 from orthocl.lab.laboratory import Results
 
@@ -34,7 +36,7 @@ def filled(shelf: Path, capsys: pytest.CaptureFixture[str]) -> Path:
 
 
 def test_run_from_flags(shelf, capsys):
-    report = shelf.parent / "report.html"
+    report = shelf.parent / "not" / "there" / "report.html"
     assert call([*FLAGS, "--seed", "3", "--jobs", "2", "--store", str(shelf), "--report", str(report)]) == 0
     captured = capsys.readouterr()
     assert "rotated-mnist-mini, 1 seed" in captured.out
@@ -67,7 +69,12 @@ def test_run_from_a_file_with_a_csv_table(shelf, tmp_path, capsys):
 
 def test_a_failed_run_is_exit_code_1(shelf, capsys):
     assert call([*FLAGS, "--jobs", "0", "--store", str(shelf), "--set", "train.learning_rate=1e30"]) == 1
-    assert "smaller learning rate" in capsys.readouterr().err
+    text = capsys.readouterr().err
+    lines = [line for line in text.splitlines() if "failed rotated-mnist-mini / ewc" in line]
+    assert len(lines) == 2, "when it happens, and in the list at the end"
+    assert ["smaller learning rate" in line for line in lines] == [False, True]
+    assert "2 of 2 runs in" in text
+    assert "2 failed" in text
 
 
 def test_runs_that_were_stopped_are_exit_code_130_even_if_only_they_heard_the_signal(shelf, monkeypatch):
@@ -86,6 +93,50 @@ def test_dry_run_shows_what_is_there_and_makes_nothing(filled, capsys):
     assert Store(filled).ids() == before
 
 
+def test_dry_run_counts_the_start_of_processes_and_never_says_zero(filled, capsys, monkeypatch):
+    monkeypatch.setattr("orthocl.cli.run.start_seconds", lambda: 3.0)
+    monkeypatch.setenv("COLUMNS", "160")
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    arguments = [*FLAGS, "--seed", "1", "--store", str(filled), "--dry-run"]
+    assert call([*arguments, "--seed", "9"]) == 0
+    text = capsys.readouterr().out
+    assert "1 thread each, 6.0 s of it to start." in text, "this process and that which makes the runs"
+    assert 6.0 <= float(text.split("About ")[1].split(" s ")[0]) < 20.0
+    assert "0.0 s" not in text
+    assert call([*arguments, "--seed", "9", "--jobs", "0"]) == 0
+    text = capsys.readouterr().out
+    assert "3.0 s of it to start" in text
+    assert "0.0 s" not in text
+    assert call([*arguments, "--seed", "9", "--backend", "slurm"]) == 0
+    assert "without the start of workers" in capsys.readouterr().out
+    assert call(arguments) == 0
+    assert "Nothing is left to do." in capsys.readouterr().out
+
+
+def test_an_unfinished_run_is_called_so_everywhere(filled, capsys):
+    store = Store(filled)
+    run = store.ids()[0]
+    (store.folder(run) / "record.json").unlink()
+    seed, method = str(store.settings(run).seed), store.settings(run).method.name
+    dry = ["run", "--stream", "rotated-mnist-mini", "--method", method, "--seed", seed, *SMALL, "--dry-run"]
+    for arguments in (["runs", "list"], ["runs", "show", run], [*dry, "--jobs", "0"]):
+        assert call([*arguments, "--store", str(filled)]) == 0
+        assert "unfinished" in capsys.readouterr().out
+    assert call(["runs", "rm", "--unfinished", "--store", str(filled)]) == 0
+    assert "removed 1 run\n" in capsys.readouterr().err
+    assert run not in store.ids()
+
+
+def test_removing_the_unfinished_leaves_the_failed(shelf, capsys):
+    assert call([*FLAGS, "--jobs", "0", "--store", str(shelf), "--set", "train.learning_rate=1e30"]) == 1
+    store = Store(shelf)
+    store.folder("begun").mkdir()
+    assert call(["runs", "rm", "--unfinished", "--store", str(shelf)]) == 0
+    assert len(store.ids()) == 2
+    assert call(["runs", "rm", "--failed", "--store", str(shelf)]) == 0
+    assert not store.ids()
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -97,6 +148,8 @@ def test_dry_run_shows_what_is_there_and_makes_nothing(filled, capsys):
         ([*FLAGS, "--set", "method.memory_per_task=3"], "hyperparameter of the methods here"),
         ([*FLAGS, "--tracker", "tensorbord"], "did you mean 'tensorboard'"),
         ([*FLAGS, "--metric", "acc"], "did you mean 'aac'"),
+        ([*FLAGS, "--report", str(Path(__file__) / "x.html")], "cannot make the folder"),
+        ([*FLAGS, "--report", str(Path(__file__).parent)], "is a folder"),
     ],
 )
 def test_mistakes(shelf, capsys, arguments, words):
@@ -139,10 +192,31 @@ def test_runs_export(filled, tmp_path, capsys):
     assert call(["runs", "export", str(tmp_path / "all.xls"), "--store", str(filled)]) == 2
 
 
-def test_runs_export_parquet(filled, tmp_path, capsys):
+def test_runs_export_parquet_holds_what_csv_holds(filled, tmp_path, capsys):
     parquet = pytest.importorskip("pyarrow.parquet")
-    assert call(["runs", "export", str(tmp_path / "all.parquet"), "--store", str(filled)]) == 0
-    assert parquet.read_table(tmp_path / "all.parquet").num_rows == 4
+    others = ["run", "--stream", "split-mnist-mini", "--method", "ogd", "--method", "a-gem", *SMALL]
+    assert (
+        call([*others, "--jobs", "0", "--store", str(filled)]) == 0
+    )  # with other settings, so other columns
+    first = next(Store(filled).records())
+    refused = replace(first, id="refused", status="unsupported", reason="it cannot be", result=Result())
+    Store(filled).write_record(refused)
+    folder = tmp_path / "new"
+    for suffix in ("csv", "parquet"):
+        assert call(["runs", "export", str(folder / f"all.{suffix}"), "--store", str(filled)]) == 0
+    table = parquet.read_table(folder / "all.parquet").to_pylist()
+    rows = list(csv.DictReader((folder / "all.csv").read_text().splitlines()))
+    assert len(table) == len(rows) == 7
+    for written, wanted in zip(table, rows, strict=True):
+        assert list(written) == list(wanted)
+        assert {key: "" if value is None else str(value) for key, value in written.items()} == wanted
+
+
+def test_parquet_without_pyarrow_says_what_to_install(filled, tmp_path, capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    assert call(["runs", "export", str(tmp_path / "all.parquet"), "--store", str(filled)]) == 2
+    assert "orthocl[parquet]" in capsys.readouterr().err
+    assert not (tmp_path / "all.parquet").exists()
 
 
 def test_runs_rm(filled, capsys):
@@ -159,8 +233,10 @@ def test_runs_rm(filled, capsys):
 
 
 def test_report_and_figure(filled, tmp_path, capsys):
-    assert call(["report", "--out", str(tmp_path / "r.html"), "--store", str(filled)]) == 0
-    assert "ewc" in (tmp_path / "r.html").read_text()
+    page = tmp_path / "new" / "r.html"
+    assert call(["report", "--out", str(page), "--store", str(filled)]) == 0
+    assert "ewc" in page.read_text()
+    assert "4 runs to" in capsys.readouterr().err
     arguments = ["report", "--figure", "accuracy", "--store", str(filled)]
     assert call([*arguments, "--out", str(tmp_path / "a.svg")]) == 0
     assert (tmp_path / "a.svg").exists()

@@ -7,17 +7,18 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
-from orthocl.errors import SettingsError
-from orthocl.lab import Experiment, RunOptions, Store
+from orthocl.errors import OrthoclError, SettingsError
+from orthocl.lab import Experiment, RunObserver, RunOptions, Store
 from orthocl.lab.claims import this_process
-from orthocl.lab.executors import make_executor
-from orthocl.lab.executors.local import LocalExecutor, threads_per_run
-from orthocl.lab.laboratory import forecast, ignore, run_experiment
-from orthocl.lab.run import identify
+from orthocl.lab.executors import local, make_executor
+from orthocl.lab.executors.local import LocalExecutor, start_seconds, threads_per_run
+from orthocl.lab.laboratory import Pace, forecast, ignore, run_experiment
+from orthocl.lab.run import identify, make_stream
 
 EXPERIMENT = """
 seeds = [1, 2]
@@ -100,7 +101,7 @@ def test_children_die_with_the_process_that_started_them(tmp_path):
     while any(store.state(run) == "running" for run in store.ids()) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert store.ids()
-    assert {store.state(run) for run in store.ids()} == {"started"}
+    assert {store.state(run) for run in store.ids()} == {"unfinished"}
 
 
 def test_interrupt_writes_checkpoints_and_the_next_call_goes_on(tmp_path):
@@ -115,12 +116,43 @@ def test_interrupt_writes_checkpoints_and_the_next_call_goes_on(tmp_path):
     assert process.wait(timeout=60) != 0
     states = {store.state(run) for run in store.ids()}
     assert "running" not in states
-    assert "started" in states
+    assert "unfinished" in states
     for run in store.ids():
         assert store.record(run) is not None or store.checkpoint(run).exists()
     outcomes = run_experiment(file, store, jobs=2, on_event=ignore).outcomes
     assert {outcome.status for outcome in outcomes} == {"finished"}
     assert any(outcome.record.provenance["resumes"] for outcome in outcomes)
+
+
+def test_an_interrupt_while_torch_is_imported_and_a_stop_at_once_fail_nothing(store, tiny):
+    run = tiny(train={"epochs": 4000})
+    job = {
+        "run": "x",
+        "settings": run.to_dict(),
+        "store": str(store.directory),
+        "options": asdict(RunOptions()),
+    }
+    lines = [json.dumps(line).encode() + b"\n" for line in (job, {"stop": True})]
+    with local._start_nursery() as nursery:
+        nursery.send_signal(signal.SIGINT)
+        nursery.stdin.write(b"".join(lines))
+        nursery.stdin.flush()
+        events = []
+        while not events or events[-1]["kind"] != "exit":
+            events.append(json.loads(nursery.stdout.readline()))
+    kinds = [event["kind"] for event in events if event["kind"] != "progress"]
+    assert kinds == ["ready", "started", "interrupted", "exit"]
+    assert events[-1]["code"] == 1, "not the number of a signal"
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler, "this process still hears Ctrl-C"
+
+
+def test_when_the_process_that_makes_the_runs_dies_it_is_said(store, tiny, monkeypatch):
+    start, started = local._start_nursery, []
+    monkeypatch.setattr(local, "_start_nursery", lambda: started.append(start()) or started[-1])
+    with pytest.raises(OrthoclError, match="was ended by SIGKILL: the same command goes on"):
+        LocalExecutor(jobs=1).run_all(
+            [tiny(), tiny("ewc")], store, options=RunOptions(), on_event=lambda event: started[0].kill()
+        )
 
 
 def test_failures_and_unsupported_pairs_do_not_stop_the_others(store, tiny, tmp_path):
@@ -157,6 +189,26 @@ def test_processes_and_this_process_give_the_same_records(tmp_path, tiny):
         for jobs in (0, 2)
     ]
     assert found[0] == found[1]
+
+
+def test_in_this_process_too_there_is_progress_and_trackers_hear_of_it(store, tiny, monkeypatch):
+    heard = []
+
+    class Tracker(RunObserver):
+        def on_record(self, record):
+            heard.append(record.id)
+
+    monkeypatch.setattr(
+        "orthocl.lab.trackers.make_trackers", lambda names, folder: [Tracker() for _ in names]
+    )
+    events = []
+    (outcome,) = LocalExecutor(jobs=0).run_all(
+        [tiny()], store, options=RunOptions(trackers=("mine",)), on_event=events.append
+    )
+    assert heard == [outcome.run]
+    assert [event.kind for event in events if event.kind != "progress"] == ["started", "finished"]
+    last = [event for event in events if event.kind == "progress"][-1]
+    assert (last.task, last.tasks, last.step, last.steps) == (3, 3, 40, 40)
 
 
 def test_two_callers_on_one_store_share_the_work(tmp_path):
@@ -224,3 +276,19 @@ def test_forecast_says_what_is_there_and_how_long_the_rest_takes(store, tiny):
     assert known.basis == "record"
     seconds = store.record(identify(runs[:1])[0]).metric("seconds")
     assert known.seconds == pytest.approx(2 * seconds)
+
+
+def test_the_pace_counts_steps_tests_and_tasks(tiny):
+    settings = tiny("sgd", train={"evaluate_every": 15})  # 3 tasks of 200 samples, 2 epochs in batches of 10
+    stream = make_stream(settings.stream)
+    assert Pace("probe", step=1.0).seconds(settings, stream) == 3 * 40
+    assert Pace("probe", step=0.0, task=1.0).seconds(settings, stream) == 3
+    rows = 1 + 3 + 3 * (40 // 15)  # at the start, after each task, and within
+    assert Pace("probe", step=0.0, sample=1.0).seconds(settings, stream) == rows * 3 * 100
+
+
+def test_the_start_of_a_process_is_measured_until_it_is_ready(monkeypatch):
+    assert start_seconds() > 0
+    monkeypatch.setattr("orthocl.lab.executors.local.START_NURSERY", "raise SystemExit")
+    with pytest.raises(OrthoclError, match="died"):
+        start_seconds()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import json
 import math
@@ -116,6 +117,52 @@ def test_cutting_keeps_the_better_half_and_changes_no_run(whole, tmp_path: Path)
     written = json.loads((tmp_path / "searches" / "tiny.json").read_text())
     assert [t["cut_after"] for t in written["groups"][0]["trials"]] == [t.cut_after for t in group.trials]
     assert written["search"]["after"] == [1, 2]
+
+
+def test_equal_scores_at_the_cut_are_all_kept_and_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    (tmp_path / "ties.toml").write_text(
+        'seeds = [0]\nstreams = ["rotated-mnist-mini"]\n'
+        "[stream]\ntasks = 2\ntrain_size = 60\ntest_size = 40\n[train]\nepochs = 1\nbatch_size = 10\n"
+        "[net]\nhidden = [8]\n[methods.ewc.grid]\nmethod.strength = [1.0, 2.0, 4.0]\n"
+        "[search]\nafter = 1\nkeep = 0.3\n"
+    )
+    store = tmp_path / "store"
+    assert call(["search", str(tmp_path / "ties.toml"), "--store", str(store), "--jobs", "0"]) == 0
+    captured = capsys.readouterr()
+    assert "after 1 task 3 of 3 were kept, more than the share of 0.3: 3 tie at the cut, 0." in captured.out
+    assert "method.strength = 1.0; method.strength = 2.0; method.strength = 4.0" in captured.out
+    assert "0 of 3 runs" not in captured.err, "runs that are paused at a cut count as made"
+    assert "paused rotated-mnist-mini" in captured.err
+    written = json.loads((store / "searches" / "ties.json").read_text())
+    assert [trial["tied_after"] for trial in written["groups"][0]["trials"]] == [[1], [1], [1]]
+
+
+def test_equal_scores_that_decide_nothing_are_not_mentioned(whole, tmp_path: Path) -> None:
+    _, all_runs = whole
+    result = run_search(
+        make_experiment(CONTENT), all_runs, settings=SearchSettings(after=(1,), keep=0.5), make=make(all_runs)
+    )
+    (group,) = result.groups
+    kept = [trial for trial in group.trials if trial.cut_after is None]
+    # after one task the two strengths of each rate tie: four of eight are two whole pairs, so none was kept by a tie
+    assert len(kept) == 4
+    assert not any(trial.tied_after for trial in group.trials)
+
+
+def test_several_best_are_named(whole) -> None:
+    result, _ = whole
+    group = copy.deepcopy(result.groups[0])
+    best = result.best(group)
+    assert result.bests(group) == [best]
+    other = next(trial for trial in group.trials if trial.status == "finished" and trial is not best)
+    other.score = best.score
+    equals = SearchResult(result.name, result.settings, [group])
+    assert equals.bests(group) == [trial for trial in group.trials if trial in (best, other)]
+    assert "1 more as good, the first was taken" in equals.to_toml()
+    assert "as good" not in result.to_toml()
 
 
 def test_an_interrupted_search_goes_on_and_makes_nothing_twice(tmp_path: Path) -> None:
@@ -243,15 +290,17 @@ def test_the_command_finds_the_best_and_writes_files(
     )
     command = ["search", str(tmp_path / "small.toml"), "--store", str(tmp_path / "store")]
     assert call([*command, "--dry-run"]) == 0
-    assert "2 runs, cut after 1 tasks" in capsys.readouterr().out
-    files = ["--best", str(tmp_path / "best.toml"), "--plot", str(tmp_path / "plot.svg")]
+    assert "2 runs, cut after 1 task." in capsys.readouterr().out
+    assert call([*command, "--plot", str(tmp_path / "plot.gif")]) == 2, "before the work"
+    assert not (tmp_path / "store").exists()
+    best, plot = tmp_path / "new" / "best.toml", tmp_path / "newer" / "plot.svg"
+    files = ["--best", str(best), "--plot", str(plot)]
     assert call([*command, *files, "--jobs", "1"]) == 0
     shown = capsys.readouterr().out
     assert "1 cut" in shown
-    best = tomllib.loads((tmp_path / "best.toml").read_text())
-    pair = best["streams"]["rotated-mnist-mini"]["methods"]["sgd"]
+    pair = tomllib.loads(best.read_text())["streams"]["rotated-mnist-mini"]["methods"]["sgd"]
     assert pair["train"]["learning_rate"] in (1e-3, 1e-1)
-    assert "<svg" in (tmp_path / "plot.svg").read_text()
+    assert "<svg" in plot.read_text()
     assert call([*command, "--keep", "2"]) == 2
     assert "`keep` must be between 0 and 1" in capsys.readouterr().err
 

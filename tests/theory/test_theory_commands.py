@@ -17,7 +17,7 @@ def run(capsys, *arguments):
 
 
 def test_solve(capsys, tmp_path):
-    figure = tmp_path / "solve.svg"
+    figure = tmp_path / "not" / "there" / "solve.svg"
     found = run(capsys, "solve", *SMALL, "--figure", str(figure))
     assert [row["task"] for row in found["rows"]] == [1, 2]
     assert found["rows"][0]["kept"] < 1e-9
@@ -96,14 +96,16 @@ def test_tables_fit_a_terminal(capsys, monkeypatch):
     text = capsys.readouterr().out
     assert "…" not in text
     assert "proxy R_T" in text
+    assert text.count("Proposition 1: OGD's first step P g on task 2") == 1, "solve alone, and only with OGD"
     assert max(len(line) for line in text.splitlines() if not line.startswith("fails")) <= 80
 
 
 def test_mistakes_come_before_the_work(tmp_path):
     with pytest.raises(SettingsError, match="figure format"):
         app(["solve", "--figure", str(tmp_path / "x.gif")], result_action="return_value")
-    with pytest.raises(SettingsError, match="no folder"):
-        app(["order", "--figure", str(tmp_path / "no" / "x.svg")], result_action="return_value")
+    (tmp_path / "file").touch()
+    with pytest.raises(SettingsError, match="cannot make the folder"):
+        app(["order", "--figure", str(tmp_path / "file" / "x.svg")], result_action="return_value")
     with pytest.raises(SettingsError, match="one output"):
         app(["overlay", "--target", "one-hot"], result_action="return_value")
     with pytest.raises(SettingsError, match="one step"):
@@ -133,3 +135,23 @@ def test_where_a_figure_went_is_said_beside_the_json(capsys, tmp_path):
     captured = capsys.readouterr()
     assert "rows" in json.loads(captured.out)
     assert "o.svg" in captured.err
+
+
+def test_solve_shows_proposition_1_in_the_terminal(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    app(["solve", "--tasks", "3", "--samples", "12", "--test-samples", "20"], result_action="return_value")
+    text = capsys.readouterr().out
+    _, _, table = text.partition("Proposition 1")
+    header, first, second = table.splitlines()[1:4]
+    assert header.split("  ")[0] == "task"
+    assert "cos(h, P g)" in header
+    found = run(capsys, "solve", "--tasks", "3", "--samples", "12", "--test-samples", "20")
+    for line, wanted in zip((first, second), found["gradient_alignment"], strict=True):
+        task, norm, plain, projected, steps = map(float, line.split())
+        assert task == wanted["task"]
+        assert norm == pytest.approx(wanted["memory_gradient"], rel=1e-2)
+        assert plain == pytest.approx(wanted["plain"], rel=1e-2)
+        assert projected == pytest.approx(0.0, abs=1e-9)
+        assert steps == pytest.approx(wanted["steps"], rel=1e-2)
+    app(["solve", "--tasks", "2", "--samples", "9", "--rule", "sgd"], result_action="return_value")
+    assert "Proposition" not in capsys.readouterr().out

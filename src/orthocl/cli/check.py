@@ -11,7 +11,9 @@ from cyclopts import App, Parameter
 from rich.console import Console
 from rich.table import Table
 
+from orthocl.cli.options import working
 from orthocl.errors import OrthoclError, SettingsError
+from orthocl.lab.text import counted
 from orthocl.methods.base import Method
 from orthocl.training.conformance import check_method
 
@@ -35,13 +37,15 @@ def check(
         table.add_column("check")
         table.add_column("what it asks")
         table.add_column("result")
-        for outcome in check_method(kind):
+        with working(f"checking {kind.name or kind.__name__}"):
+            outcomes = check_method(kind)
+        for outcome in outcomes:
             failed += outcome.problem is not None
             result = "[green]passed" if outcome.problem is None else f"[red]failed: {outcome.problem}"
             table.add_row(outcome.check, outcome.summary, result)
         console.print(table)
     if failed:
-        console.print(f"[red]{failed} checks failed")
+        console.print(f"[red]{counted(failed, 'check')} failed")
         sys.exit(1)
     console.print("[green]all checks passed")
 

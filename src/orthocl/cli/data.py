@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from orthocl.cli.options import working
 from orthocl.errors import SettingsError, unknown_name
 from orthocl.nets import AlexNet
 from orthocl.streams.datasets import ENTRIES, data_roots, fetch, status
@@ -99,9 +100,10 @@ def prepare(
     if batch_size < 1:
         raise SettingsError(f"--batch-size must be at least 1, got {batch_size}")
     console = Console()
-    index = read_index(find_folder(data_root))
-    loaded = read_weights(weights or find_weights(data_root))
-    network = AlexNet.from_torchvision(loaded.tensors, loaded.layer)
+    with working("reading the index and the weights"):
+        index = read_index(find_folder(data_root))
+        loaded = read_weights(weights or find_weights(data_root))
+        network = AlexNet.from_torchvision(loaded.tensors, loaded.layer)
     with _progress(console) as report:
         path = extract_features(
             index,

@@ -11,7 +11,7 @@ from cyclopts import App, Parameter
 from rich.console import Console
 from rich.markup import escape
 
-from orthocl.cli.options import SeedOption, SetOption, cores
+from orthocl.cli.options import SeedOption, SetOption, cores, working
 from orthocl.cli.run import show_results
 from orthocl.lab.experiment import load_experiment
 from orthocl.lab.laboratory import run_experiment
@@ -52,12 +52,13 @@ def demo(
         console=console,
     )
     show_results(results, ())
-    page = write_report(
-        out / "report.html",
-        results.pairs,
-        title=experiment.name,
-        description=experiment.description,
-        failures=results.failures,
-    )
+    with working("drawing the report"):
+        page = write_report(
+            out / "report.html",
+            results.pairs,
+            title=experiment.name,
+            description=experiment.description,
+            failures=results.failures,
+        )
     console.print(f"report: {escape(str(page.absolute()))}", highlight=False, soft_wrap=True)
     return 1 if results.failures else 0

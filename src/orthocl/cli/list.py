@@ -13,10 +13,14 @@ from rich.markup import escape
 from rich.table import Table
 
 from orthocl.lab.settings import net_defaults
+from orthocl.lab.text import counted, size_text
 from orthocl.methods import METHODS
 from orthocl.metrics import METRICS
 from orthocl.nets import NETS
 from orthocl.streams import STREAMS
+
+BYTES = ("input_cache",)
+"""Settings that count bytes."""
 
 app = App(name="list", help="What there is: methods, streams, metrics, nets.")
 
@@ -34,7 +38,7 @@ def methods() -> None:
 def streams() -> None:
     """Streams with their tasks and settings."""
     entries = {
-        name: (f"{maker.summary}, {maker.tasks} tasks", dict(maker.options))
+        name: (f"{maker.summary}, {counted(maker.tasks, 'task')}", dict(maker.options))
         for name, maker in STREAMS.items()
     }
     _show("stream", entries)
@@ -56,6 +60,12 @@ def _first_line(thing: object) -> str:
     return (thing.__doc__ or "").strip().split("\n")[0]
 
 
+def _setting(name: str, value: Any) -> str:
+    """A setting as it is written in an experiment file; long numbers are also put in words."""
+    words = f" ({size_text(value)})" if name in BYTES and value else ""
+    return f"{name} = {json.dumps(value)}{words}"
+
+
 def _show(kind: str, entries: Mapping[str, tuple[str, Mapping[str, Any]]]) -> None:
     table = Table(box=box.SIMPLE)
     table.add_column(kind, no_wrap=True)
@@ -64,6 +74,6 @@ def _show(kind: str, entries: Mapping[str, tuple[str, Mapping[str, Any]]]) -> No
     if with_settings:
         table.add_column("settings and defaults")
     for name, (summary, settings) in entries.items():
-        values = ", ".join(f"{key} = {json.dumps(value)}" for key, value in settings.items())
+        values = ", ".join(_setting(key, value) for key, value in settings.items())
         table.add_row(escape(name), escape(summary), *([escape(values)] if with_settings else []))
     Console().print(table)

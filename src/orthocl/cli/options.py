@@ -7,6 +7,10 @@ from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
+from rich.console import Console
+from rich.status import Status
+
+from orthocl.errors import SettingsError
 
 DEFAULT_STORE = Path(os.environ.get("ORTHOCL_STORE", "orthocl-store"))
 
@@ -36,6 +40,23 @@ MetricOption = Annotated[
 ]
 
 
+def working(what: str) -> Status:
+    """A sign of life on the error stream of a terminal, while a `with` block lasts."""
+    return Console(stderr=True).status(f"{what} ...")
+
+
 def cores() -> int:
     """Cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def make_folder(file: Path | None) -> None:
+    """Make the folder of an output file, if one is asked for: what cannot be written is an error before the work."""
+    if file is None:
+        return
+    if file.is_dir():
+        raise SettingsError(f"{file} is a folder: give the name of a file")
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise SettingsError(f"cannot make the folder {file.parent}: {error.strerror}") from error

@@ -14,7 +14,9 @@ from rich.console import Console
 from rich.table import Table
 from torch import nn
 
+from orthocl.cli.options import working
 from orthocl.errors import SettingsError, unknown_name
+from orthocl.lab.text import counted
 from orthocl.nets import NETS, make_net
 from orthocl.tangents.planner import Plan, plan, size
 
@@ -67,16 +69,17 @@ def show_plan(
     model = _model(
         network, shape, {str(t): outputs for t in range(1, (tasks if multi_head else 1) + 1)}, hidden
     )
-    found = plan(
-        model,
-        torch.zeros(1, *shape),
-        tasks=tasks,
-        memory_per_task=memory_per_task,
-        batch_size=batch_size,
-        variant=variant,
-        budget=None if budget is None else parse_size(budget),
-        samples_per_task=samples_per_task,
-    )
+    with working("planning"):
+        found = plan(
+            model,
+            torch.zeros(1, *shape),
+            tasks=tasks,
+            memory_per_task=memory_per_task,
+            batch_size=batch_size,
+            variant=variant,
+            budget=None if budget is None else parse_size(budget),
+            samples_per_task=samples_per_task,
+        )
     console = Console()
     print_plan(console, found)
     if found.advice():
@@ -128,8 +131,8 @@ def parse_size(text: str) -> int:
 def print_plan(console: Console, found: Plan) -> None:
     """Tables for people."""
     console.print(
-        f"{found.rows:,} tangents of {found.parameters:,} weights "
-        f"({found.tasks} tasks x {found.memory_per_task} samples x {found.rows_per_sample}), "
+        f"{counted(found.rows, 'tangent')} of {found.parameters:,} weights "
+        f"({counted(found.tasks, 'task')} x {counted(found.memory_per_task, 'sample')} x {found.rows_per_sample}), "
         f"batches of {found.batch_size}",
         highlight=False,
     )

@@ -17,15 +17,18 @@ from orthocl.cli.options import (
     SeedOption,
     SetOption,
     StoreOption,
+    make_folder,
+    working,
 )
 from orthocl.errors import StoreError
 from orthocl.lab.experiment import load_experiment
-from orthocl.lab.figure import make_figure, save_figure
+from orthocl.lab.figure import check_suffix, make_figure, save_figure
 from orthocl.lab.record import Record
 from orthocl.lab.report import write_report
 from orthocl.lab.run import identify
 from orthocl.lab.settings import RunSettings
 from orthocl.lab.store import Store
+from orthocl.lab.text import counted
 
 app = App(name="report")
 
@@ -58,24 +61,31 @@ def report(
 
     A figure: orthocl report experiments/quick.toml --figure accuracy --out accuracy.pdf
     """
+    out = out or Path("report.html" if figure is None else f"{figure}.svg")
+    if figure is not None:
+        check_suffix(out)
+    make_folder(out)
     shelf = Store(store)
     name, description, metrics = "All runs", "", list(metric or ())
     if file is None:
-        pairs = [(record.settings, record) for record in shelf.records()]
+        with working("reading the store"):
+            pairs = [(record.settings, record) for record in shelf.records()]
     else:
         experiment = load_experiment(file, only=only or (), seeds=seed or (), overrides=set_ or ())
         name, description = experiment.name, experiment.description
         metrics = metrics or list(experiment.metrics)
-        pairs = _pairs(experiment.runs, shelf, None if data_root is None else str(data_root))
+        with working("looking for the runs in the store"):
+            pairs = _pairs(experiment.runs, shelf, None if data_root is None else str(data_root))
     if not pairs:
         raise StoreError(f"none of these runs is finished in {shelf.directory}: run the experiment first")
-    if figure is not None:
-        path = save_figure(make_figure(figure, pairs), out or Path(f"{figure}.svg"))
-    else:
-        path = write_report(
-            out or Path("report.html"), pairs, title=name, description=description, metrics=metrics
-        )
-    Console(stderr=True).print(f"{len(pairs)} runs to {escape(str(path))}", highlight=False, soft_wrap=True)
+    with working("drawing"):
+        if figure is not None:
+            path = save_figure(make_figure(figure, pairs), out)
+        else:
+            path = write_report(out, pairs, title=name, description=description, metrics=metrics)
+    Console(stderr=True).print(
+        f"{counted(len(pairs), 'run')} to {escape(str(path))}", highlight=False, soft_wrap=True
+    )
 
 
 def _pairs(

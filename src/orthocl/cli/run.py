@@ -22,15 +22,18 @@ from orthocl.cli.options import (
     SetOption,
     StoreOption,
     cores,
+    make_folder,
+    working,
 )
 from orthocl.errors import SettingsError
-from orthocl.lab.executors.local import threads_per_run
+from orthocl.lab.executors.local import start_seconds, threads_per_run
 from orthocl.lab.experiment import Experiment, load_experiment, make_experiment
-from orthocl.lab.laboratory import Results, forecast, run_experiment
+from orthocl.lab.laboratory import Forecast, Results, forecast, run_experiment
 from orthocl.lab.report import write_report
 from orthocl.lab.run import RunOptions
 from orthocl.lab.store import Store
-from orthocl.lab.table import Format, make_table, time_text
+from orthocl.lab.table import Format, make_table
+from orthocl.lab.text import counted, time_text
 
 app = App(name="run")
 
@@ -83,8 +86,9 @@ def run(
     make_table((), metric or experiment.metrics)  # an unknown metric is an error now, not after hours
     at_once = cores() if jobs is None else jobs
     if dry_run:
-        _show_plan(experiment, Store(store), options, max(1, at_once))
+        _show_plan(experiment, Store(store), options, at_once, backend)
         return 0
+    make_folder(report)
     results = run_experiment(
         experiment,
         Store(store),
@@ -95,14 +99,15 @@ def run(
     )
     show_results(results, metric or experiment.metrics, table)
     if report is not None and results.pairs:
-        path = write_report(
-            report,
-            results.pairs,
-            title=experiment.name,
-            description=experiment.description,
-            metrics=metric or experiment.metrics,
-            failures=results.failures,
-        )
+        with working("drawing the report"):
+            path = write_report(
+                report,
+                results.pairs,
+                title=experiment.name,
+                description=experiment.description,
+                metrics=metric or experiment.metrics,
+                failures=results.failures,
+            )
         Console(stderr=True).print(f"report: {path}", highlight=False, soft_wrap=True)
     if any(outcome.status == "interrupted" for outcome in results.outcomes):
         raise KeyboardInterrupt  # runs heard a Ctrl-C that this process missed
@@ -122,7 +127,8 @@ def _experiment(
             raise SettingsError(
                 "an experiment file names its streams and methods: use --only to choose among them"
             )
-        return load_experiment(file, only=only or (), seeds=seed or (), overrides=changes or ())
+        with working(f"reading {file}"):
+            return load_experiment(file, only=only or (), seeds=seed or (), overrides=changes or ())
     if not stream or not method:
         raise SettingsError(
             "give an experiment file, or at least one --stream and one --method (see `orthocl list streams`)"
@@ -168,10 +174,13 @@ def show_results(
         errors.print(text, highlight=False, soft_wrap=True)
 
 
-def _show_plan(experiment: Experiment, store: Store, options: RunOptions, jobs: int) -> None:
+def _show_plan(experiment: Experiment, store: Store, options: RunOptions, jobs: int, backend: str) -> None:
     console = Console()
     with console.status("looking at the store, and timing a few steps of what is not there"):
         plans = forecast(experiment.runs, store, options)
+        start = 0.0
+        if backend == "local" and any(plan.seconds for plan in plans):
+            start = start_seconds() * (2 if jobs else 1)  # this command imports torch as well
     table = Table(box=box.SIMPLE)
     for name in ("stream", "method", "seed", "state"):
         table.add_column(name)
@@ -191,11 +200,25 @@ def _show_plan(experiment: Experiment, store: Store, options: RunOptions, jobs: 
         console.print(f"[yellow]note:[/] {escape(note)}", highlight=False, soft_wrap=True)
     count = Counter(plan.state or "no data" for plan in plans)
     parts = ", ".join(f"{number} {state}" for state, number in count.items())
-    known = [plan.seconds for plan in plans if plan.seconds is not None]
-    busy = max(1, min(jobs, sum(seconds > 0 for seconds in known)))
-    wall = max(sum(known) / busy, max(known, default=0.0))
     console.print(
-        f"{len(plans)} runs: {parts}. About {time_text(wall)} with {busy} at a time, {threads_per_run(busy)} "
-        "threads each.",
+        f"{counted(len(plans), 'run')}: {parts}. {_time_needed(plans, start, max(1, jobs), backend)}",
         highlight=False,
     )
+
+
+def _time_needed(plans: Sequence[Forecast], start: float, jobs: int, backend: str) -> str:
+    """How long the runs will take in all, with what is counted."""
+    needed = [plan.seconds for plan in plans if plan.seconds]
+    if not needed:
+        return (
+            "Nothing can be run." if any(plan.seconds is None for plan in plans) else "Nothing is left to do."
+        )
+    if backend != "local":
+        return (
+            f"About {time_text(sum(needed))} of computing, without the start of workers and waiting for them."
+        )
+    busy = min(jobs, len(needed))
+    wall = start + max(sum(needed) / busy, max(needed))
+    share = f", {time_text(start)} of it to start" if start else ""
+    threads = counted(threads_per_run(busy), "thread")
+    return f"About {time_text(wall)} with {busy} at a time, {threads} each{share}."

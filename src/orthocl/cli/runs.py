@@ -16,12 +16,13 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from orthocl.cli.options import DEFAULT_STORE, MetricOption, StoreOption
+from orthocl.cli.options import DEFAULT_STORE, MetricOption, StoreOption, make_folder, working
 from orthocl.errors import SettingsError, StoreError, unknown_name
 from orthocl.lab.grid import flat
 from orthocl.lab.record import Record
 from orthocl.lab.store import Store
-from orthocl.lab.table import DEFAULT_METRICS, Cell, Format, make_table, time_text, title
+from orthocl.lab.table import DEFAULT_METRICS, Cell, Format, make_table, title
+from orthocl.lab.text import counted, time_text
 from orthocl.methods.state import write_atomically
 from orthocl.metrics import METRICS
 
@@ -40,7 +41,8 @@ def list_runs(*, stream: Filter = "*", method: Filter = "*", store: StoreOption 
         table.add_column(name)
     table.add_column("AAC %", justify="right")
     table.add_column("time", justify="right")
-    summaries = {line.id: line for line in shelf.index()}
+    with working("reading the store"):
+        summaries = {line.id: line for line in shelf.index()}
     for run in shelf.ids():
         line = summaries.get(run)
         if line is not None:
@@ -126,26 +128,27 @@ def compare(
 
 @app.command
 def export(
-    file: Annotated[Path, Parameter(help="Where to: .csv, .json or .parquet (needs pyarrow).")],
+    file: Annotated[Path, Parameter(help="Where to: .csv, .json or .parquet (needs orthocl[parquet]).")],
     *,
     store: StoreOption = DEFAULT_STORE,
 ) -> None:
     """Export all records: .json holds everything, .csv and .parquet one row per run with settings and metrics."""
-    records = list(Store(store).records())
+    with working("reading the store"):
+        records = list(Store(store).records())
     suffix = file.suffix.lstrip(".").lower()
     if suffix not in ("csv", "json", "parquet"):
         raise unknown_name("export format", suffix, ("csv", "json", "parquet"))
     if not records:
         raise StoreError(f"there are no records in {store}: run an experiment first")
-    file.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(file)
     if suffix == "json":
         write_atomically(file, ("[" + ",\n".join(record.to_json() for record in records) + "]\n").encode())
     elif suffix == "csv":
         write_atomically(file, _csv([_export_row(record) for record in records]).encode())
     else:
-        _write_parquet(file, [_export_row(record) for record in records])
+        write_atomically(file, _parquet([_export_row(record) for record in records]))
     Console(stderr=True).print(
-        f"{len(records)} records to {escape(str(file))}", highlight=False, soft_wrap=True
+        f"{counted(len(records), 'record')} to {escape(str(file))}", highlight=False, soft_wrap=True
     )
 
 
@@ -153,23 +156,26 @@ def export(
 def rm(
     runs: Annotated[list[str] | None, Parameter(help="Run ids, or the beginnings of them.")] = None,
     *,
-    failed: Annotated[bool, Parameter(negative="", help="All runs that failed.")] = False,
+    failed: Annotated[bool, Parameter(negative="", help="All failed runs.")] = False,
     unfinished: Annotated[
-        bool, Parameter(negative="", help="All runs without a record that nobody is making.")
+        bool,
+        Parameter(negative="", help="All unfinished runs: begun, not failed, and nobody is making them."),
     ] = False,
     store: StoreOption = DEFAULT_STORE,
 ) -> None:
-    """Remove runs from the store."""
+    """Remove runs from the store, by id or by the state that `runs list` shows."""
     shelf = Store(store)
     chosen = [shelf.find(run) for run in runs or ()]
-    states = {"failed", "started"} if unfinished else {"failed"} if failed else set()
-    chosen += [run for run in shelf.ids() if states and shelf.state(run) in states]
+    asked = {"failed": failed, "unfinished": unfinished}
+    states = [state for state, wanted in asked.items() if wanted]
+    with working("looking at the runs"):
+        chosen += [run for run in shelf.ids() if states and shelf.state(run) in states]
     if not chosen and not states:
         raise SettingsError("say which runs to remove: ids, --failed or --unfinished")
     for run in dict.fromkeys(chosen):
         shelf.remove(run)
     shelf.index()
-    Console(stderr=True).print(f"removed {len(dict.fromkeys(chosen))} runs", highlight=False)
+    Console(stderr=True).print(f"removed {counted(len(dict.fromkeys(chosen)), 'run')}", highlight=False)
 
 
 def _finished(store: Store, prefix: str) -> Record:
@@ -232,19 +238,28 @@ def _csv(rows: Sequence[dict[str, Any]]) -> str:
     return out.getvalue()
 
 
-def _write_parquet(file: Path, rows: Sequence[dict[str, Any]]) -> None:
+def _parquet(rows: Sequence[dict[str, Any]]) -> bytes:
     try:
         import pyarrow
         import pyarrow.parquet
     except ImportError as error:
         raise SettingsError(
-            "writing Parquet needs pyarrow, which is not installed: pip install pyarrow, or use .csv"
+            "writing Parquet needs pyarrow, which is not installed: pip install 'orthocl[parquet]', or use .csv"
         ) from error
     names = list(dict.fromkeys(name for row in rows for name in row))
-    columns = {name: [row.get(name) for row in rows] for name in names}
-    for name, values in columns.items():
-        if len({type(value) for value in values if value is not None}) > 1 and any(
-            isinstance(value, str) for value in values
-        ):
-            columns[name] = [None if value is None else str(value) for value in values]
-    pyarrow.parquet.write_table(pyarrow.table(columns), file)
+    columns = {name: _one_kind([row.get(name) for row in rows]) for name in names}
+    out = io.BytesIO()
+    pyarrow.parquet.write_table(pyarrow.table(columns), out)
+    return out.getvalue()
+
+
+def _one_kind(values: list[Any]) -> list[Any]:
+    """A column has one type: where runs have values of several, they become text.
+
+    >>> _one_kind([1, None, 0.5]), _one_kind([True, 2, None]), _one_kind(["all", 3])
+    ([1, None, 0.5], ['True', '2', None], ['all', '3'])
+    """
+    kinds = {type(value) for value in values if value is not None}
+    if len(kinds) <= 1 or kinds == {int, float}:
+        return values
+    return [None if value is None else str(value) for value in values]

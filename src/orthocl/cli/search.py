@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -19,19 +20,23 @@ from orthocl.cli.options import (
     SetOption,
     StoreOption,
     cores,
+    make_folder,
+    working,
 )
 from orthocl.cli.run import backend_options
 from orthocl.lab.experiment import Experiment, load_experiment
-from orthocl.lab.figure import save_figure
+from orthocl.lab.figure import check_suffix, save_figure
 from orthocl.lab.laboratory import Results, run_experiment
 from orthocl.lab.run import RunOptions
-from orthocl.lab.search import Group, SearchResult, SearchSettings, find_groups, run_search, toml_text
+from orthocl.lab.search import Group, SearchResult, SearchSettings, Trial, find_groups, run_search, toml_text
 from orthocl.lab.sensitivity import sensitivity_figure
 from orthocl.lab.store import Store
+from orthocl.lab.text import counted
 from orthocl.methods.state import write_atomically
 
 app = App(name="search")
 SHOWN = 10
+TIES_SHOWN = 6
 
 
 @app.default
@@ -71,14 +76,21 @@ def search(
 
     For example: orthocl search experiments/search_mnist.toml --only rotated-mnist/ewc --plot ewc.svg
     """
-    experiment = load_experiment(file, only=only or (), seeds=seed or (), overrides=set_ or ())
+    with working(f"reading {file}"):
+        experiment = load_experiment(file, only=only or (), seeds=seed or (), overrides=set_ or ())
     given = {"metric": metric, "after": after, "keep": keep, "samples": samples}
     table = {**experiment.search, **{key: value for key, value in given.items() if value is not None}}
     settings = SearchSettings.from_table(table)
     options = RunOptions(keep_weights=False, data_root=None if data_root is None else str(data_root))
     if dry_run:
-        _show_grids(find_groups(experiment, settings), settings)
+        with working("sorting the candidates"):
+            groups = find_groups(experiment, settings)
+        _show_grids(groups, settings)
         return 0
+    if plot is not None:
+        check_suffix(plot)
+    for output in (best, plot):
+        make_folder(output)
     at_once = cores() if jobs is None else jobs
     backend_settings = backend_options(backend_set)
 
@@ -97,10 +109,10 @@ def search(
         _show(result, group)
     Console().print(result.to_toml(), markup=False, highlight=False)
     if best is not None:
-        best.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(best, result.to_toml().encode())
     if plot is not None:
-        save_figure(sensitivity_figure(result), plot)
+        with working("drawing"):
+            save_figure(sensitivity_figure(result), plot)
     return 1 if any(result.best(group) is None for group in result.groups) else 0
 
 
@@ -113,8 +125,10 @@ def _show_grids(groups: list[Group], settings: SearchSettings) -> None:
     console = Console()
     console.print(table)
     count = sum(len(trial.runs) for group in groups for trial in group.trials)
-    cuts = f", cut after {', '.join(map(str, settings.after))} tasks" if settings.after else ""
-    console.print(f"{count} runs{cuts}.", highlight=False)
+    *early, last = settings.after or (0,)
+    points = ", ".join([*map(str, early), counted(last, "task")])
+    cuts = f", cut after {points}" if settings.after else ""
+    console.print(f"{counted(count, 'run')}{cuts}.", highlight=False)
 
 
 def _show(result: SearchResult, group: Group) -> None:
@@ -128,6 +142,8 @@ def _show(result: SearchResult, group: Group) -> None:
         table.add_row(f"{trial.score:.4f}", *(toml_text(value) for value in trial.point.values()))
     console = Console()
     console.print(table)
+    for line in _ties(result, group):
+        console.print(f"[yellow]{escape(line)}[/]", highlight=False, soft_wrap=True)
     for status in ("cut", "failed", "unsupported", "unfinished"):
         count = sum(trial.status == status for trial in group.trials)
         if count:
@@ -136,3 +152,30 @@ def _show(result: SearchResult, group: Group) -> None:
             )
             text = f"{count} {status}" + (f", such as: {reason}" if reason else "")
             console.print(f"[yellow]{escape(text)}[/]", highlight=False, soft_wrap=True)
+
+
+def _ties(result: SearchResult, group: Group) -> list[str]:
+    """Where equal scores decided something, and which candidates they were."""
+    lines = []
+    for tasks in result.settings.after:
+        tied = [trial for trial in group.trials if tasks in trial.tied_after]
+        if tied:
+            seen = [trial for trial in group.trials if tasks in trial.early]
+            kept = sum(trial.cut_after != tasks for trial in seen)
+            lines.append(
+                f"after {counted(tasks, 'task')} {kept} of {len(seen)} were kept, more than the share of "
+                f"{result.settings.keep:g}: {len(tied)} tie at the cut, {tied[0].early[tasks]:.4f}: {_points(tied)}"
+            )
+    bests = result.bests(group)
+    if len(bests) > 1:
+        lines.append(f"{len(bests)} tie for the best score, the first is taken: {_points(bests)}")
+    return lines
+
+
+def _points(trials: Sequence[Trial]) -> str:
+    texts = [
+        ", ".join(f"{name} = {toml_text(value)}" for name, value in trial.point.items())
+        for trial in trials[:TIES_SHOWN]
+    ]
+    more = len(trials) - len(texts)
+    return "; ".join([*texts, *([f"and {more} more"] if more else [])])

@@ -132,17 +132,23 @@ def make_figure(name: str, pairs: Pairs) -> Figure:
 
 
 def save_figure(figure: Figure, path: str | Path) -> Path:
-    """Write a figure; the suffix says how: .svg, .pdf or .png."""
+    """Write a figure; the suffix says how: .svg, .pdf or .png. Its folder is made if it is not there."""
     path = Path(path)
-    suffix = path.suffix.lstrip(".").lower()
-    if suffix not in SUFFIXES:
-        raise unknown_name("figure format", suffix, SUFFIXES)
+    suffix = check_suffix(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         _save(figure, path, suffix)
     except OSError as error:
         raise StoreError(f"cannot write {path}: {error.strerror}") from error
     return path
+
+
+def check_suffix(path: Path) -> str:
+    """The format that the suffix of a figure's path asks for; an error if there is none such."""
+    suffix = path.suffix.lstrip(".").lower()
+    if suffix not in SUFFIXES:
+        raise unknown_name("figure format", suffix, SUFFIXES)
+    return suffix
 
 
 def _save(figure: Figure, out: Path | io.StringIO, suffix: str) -> None:

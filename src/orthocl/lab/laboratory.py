@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 import torch
@@ -74,7 +75,8 @@ def run_experiment(
     if on_event is not None:
         outcomes = executor.run_all(experiment.runs, store, options=options, on_event=on_event)
     else:
-        with make_view(len(experiment.runs), console or Console(stderr=True)) as view:
+        labels = [run.label for run in experiment.runs]
+        with make_view(labels, console or Console(stderr=True)) as view:
             outcomes = executor.run_all(experiment.runs, store, options=options, on_event=view.on_event)
     return Results(experiment, tuple(outcomes))
 
@@ -98,12 +100,30 @@ class Forecast:
     note: str = ""
 
 
+@dataclass(frozen=True)
+class Pace:
+    """Seconds per step, per sample that is tested, and per task besides; and what they rest on."""
+
+    basis: str
+    step: float
+    sample: float = 0.0
+    task: float = 0.0
+
+    def seconds(self, settings: RunSettings, stream: Stream) -> float:
+        """Of a whole run."""
+        steps = total_steps(settings, [len(task.train) for task in stream], own_batch_size(settings))
+        every = settings.train.evaluate_every
+        tests = 1 + len(stream) + sum(count // every for count in steps if every)
+        tested = tests * sum(len(task.test) for task in stream)
+        return self.step * sum(steps) + self.sample * tested + self.task * len(stream)
+
+
 def forecast(runs: Sequence[RunSettings], store: Store, options: RunOptions | None = None) -> list[Forecast]:
     """What each run would take, from records of the same method and network, else from a few steps of each."""
     options = options or RunOptions()
     records = list(store.records())
     streams: dict[StreamSettings, Stream | OrthoclError] = {}
-    rates: dict[str, tuple[float, str]] = {}
+    paces: dict[str, Pace] = {}
     forecasts = []
     for settings in runs:
         wanted = settings.resolved().stream
@@ -116,29 +136,19 @@ def forecast(runs: Sequence[RunSettings], store: Store, options: RunOptions | No
         if isinstance(stream, OrthoclError):
             forecasts.append(Forecast(settings, None, None, note=str(stream)))
             continue
-        forecasts.append(
-            _forecast(settings, stream, store.state(run_id(settings, stream.fingerprint)), records, rates)
-        )
+        state = store.state(run_id(settings, stream.fingerprint))
+        if state in ("finished", "unsupported"):
+            forecasts.append(Forecast(settings, state, 0.0))
+            continue
+        key = _likeness(settings)
+        try:
+            if key not in paces:
+                paces[key] = _pace(settings, stream, records, options.data_root)
+            seconds = paces[key].seconds(settings, stream)
+            forecasts.append(Forecast(settings, state, seconds, paces[key].basis))
+        except UnsupportedError as error:
+            forecasts.append(Forecast(settings, state, 0.0, note=f"unsupported: {error}"))
     return forecasts
-
-
-def _forecast(
-    settings: RunSettings,
-    stream: Stream,
-    state: State,
-    records: Sequence[Record],
-    rates: dict[str, tuple[float, str]],
-) -> Forecast:
-    if state in ("finished", "unsupported"):
-        return Forecast(settings, state, 0.0)
-    key = _likeness(settings)
-    try:
-        if key not in rates:
-            rates[key] = _rate(settings, stream, records)
-    except UnsupportedError as error:
-        return Forecast(settings, state, 0.0, note=f"unsupported: {error}")
-    rate, basis = rates[key]
-    return Forecast(settings, state, rate * _steps(settings, stream), basis)
 
 
 def _likeness(settings: RunSettings) -> str:
@@ -147,18 +157,18 @@ def _likeness(settings: RunSettings) -> str:
     return repr((resolved.method, resolved.net, resolved.train.batch_size, resolved.train.optimizer))
 
 
-def _rate(settings: RunSettings, stream: Stream, records: Sequence[Record]) -> tuple[float, str]:
-    """Seconds per step."""
+def _pace(settings: RunSettings, stream: Stream, records: Sequence[Record], data_root: str | None) -> Pace:
+    """From the whole time of a similar record, or of a few steps."""
     for record in records:
         if record.status == "finished" and _likeness(record.settings) == _likeness(settings):
             own = own_batch_size(record.settings)
             steps = sum(total_steps(record.settings, record.result.samples, own))
-            return record.metric("seconds") / max(1, steps), "record"
-    return _probe(settings.resolved(), stream), "probe"
+            return Pace("record", record.metric("seconds") / max(1, steps))
+    return _probe(settings.resolved(), stream, data_root)
 
 
-def _probe(settings: RunSettings, stream: Stream) -> float:
-    """Time per step on the second of two tiny tasks, when the method has something to remember."""
+def _probe(settings: RunSettings, stream: Stream, data_root: str | None) -> Pace:
+    """The pace on two tiny tasks, since on the second the method has something to remember."""
     size = own_batch_size(settings) or settings.train.batch_size
     count = min(PROBE_STEPS * size, len(stream.task(1).train))
     tiny = replace(
@@ -166,15 +176,19 @@ def _probe(settings: RunSettings, stream: Stream) -> float:
         stream=replace(settings.stream, tasks=min(2, len(stream)), train_size=count, test_size=None),
         train=replace(settings.train, epochs=1, evaluate_every=None),
     )
-    small = make_stream(tiny.stream)
+    small = make_stream(tiny.stream, data_root)
     with torch.random.fork_rng(devices=[]):
         learner = build_learner(tiny, small)
-        progress = train(learner, small, tiny.train, seed=tiny.seed)
-    return progress.seconds["train"] / max(1, sum(total_steps(tiny, [count] * len(small), size)))
-
-
-def _steps(settings: RunSettings, stream: Stream) -> int:
-    return sum(total_steps(settings, [len(task.train) for task in stream], own_batch_size(settings)))
+        start = perf_counter()
+        spent = train(learner, small, tiny.train, seed=tiny.seed).seconds
+        whole = perf_counter() - start
+    tested = (1 + len(small)) * sum(len(task.test) for task in small)
+    return Pace(
+        "probe",
+        step=spent["train"] / max(1, sum(total_steps(tiny, [count] * len(small), size))),
+        sample=spent["evaluate"] / max(1, tested),
+        task=(whole - spent["train"] - spent["evaluate"]) / len(small),
+    )
 
 
 def own_batch_size(settings: RunSettings) -> int | None:

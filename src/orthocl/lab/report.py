@@ -25,7 +25,8 @@ from orthocl.lab.figure import (
 from orthocl.lab.grid import flat
 from orthocl.lab.record import Record, package_version
 from orthocl.lab.settings import RunSettings
-from orthocl.lab.table import make_table, size_text, time_text
+from orthocl.lab.table import make_table
+from orthocl.lab.text import counted, size_text, time_text
 from orthocl.methods.state import write_atomically
 
 Pairs = Sequence[tuple[RunSettings, Record]]
@@ -99,7 +100,7 @@ def render_report(
         data=_distinct(
             [{"stream": r.stream["name"], "fingerprint": r.stream["fingerprint"]} for _, r in pairs]
         ),
-        runs=len(pairs),
+        runs=counted(len(pairs), "run"),
         finished=max((str(record.provenance.get("finished", "")) for _, record in pairs), default=""),
         total=time_text(sum(_seconds(record) for _, record in pairs)),
         version=package_version("orthocl"),

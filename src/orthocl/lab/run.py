@@ -25,6 +25,7 @@ from orthocl.lab.claims import Claim, ClaimedError
 from orthocl.lab.record import Record, Result, circumstances
 from orthocl.lab.settings import RunSettings, StreamSettings, canonical, run_id
 from orthocl.lab.store import Store
+from orthocl.lab.text import counted
 from orthocl.methods import Learner, make_method
 from orthocl.methods.state import write_atomically, write_state
 from orthocl.nets import make_net
@@ -38,6 +39,10 @@ SETTLE_STEPS = 64
 
 class InterruptedRun(OrthoclError):
     """A run was asked to stop; its checkpoint is on disk."""
+
+
+class PausedRun(InterruptedRun):
+    """A run got as far as `RunOptions.pause_after` says."""
 
 
 @dataclass(frozen=True)
@@ -304,9 +309,12 @@ class _Keeper(Observer):
         self._append(_task_line(progress, len(progress.monitors)))
         self._save(learner, progress)
         pause = self.options.pause_after is not None and progress.task > self.options.pause_after
-        if (pause or self.stop()) and progress.task <= len(progress.accuracies[0]):
-            what = "is paused" if pause else "was stopped"
-            raise InterruptedRun(f"run {self.run} {what}; the same command goes on with it")
+        if progress.task > len(progress.accuracies[0]):
+            return
+        if pause:
+            raise PausedRun(f"run {self.run} is paused after {counted(progress.task - 1, 'task')}")
+        if self.stop():
+            raise InterruptedRun(f"run {self.run} was stopped; the same command goes on with it")
 
     def _save(self, learner: Learner, progress: Progress) -> None:
         if self.claim.lost:

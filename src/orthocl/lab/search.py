@@ -40,6 +40,7 @@ from orthocl.lab.run import RunOptions, identify
 from orthocl.lab.settings import RunSettings
 from orthocl.lab.store import Store
 from orthocl.lab.table import LOWER_IS_BETTER
+from orthocl.lab.text import counted
 from orthocl.methods.state import write_atomically
 from orthocl.metrics import METRICS, AccuracyMatrix, compute
 from orthocl.training.seeds import derive_generator
@@ -104,6 +105,8 @@ class Trial:
         score: the metric after the last task; None unless finished.
         cut_after: number of tasks after which it was cut.
         early: number of tasks -> score then, for those that were looked at.
+        tied_after: numbers of tasks after which it was one of several that shared the last place of those to keep:
+            all of them were kept, more than the share that was asked for.
         reason: why it failed or is unsupported.
     """
 
@@ -114,6 +117,7 @@ class Trial:
     score: float | None = None
     cut_after: int | None = None
     early: dict[int, float] = field(default_factory=dict)
+    tied_after: list[int] = field(default_factory=list)
     reason: str = ""
 
 
@@ -137,8 +141,13 @@ class SearchResult:
 
     def best(self, group: Group) -> Trial | None:
         """The finished trial with the best score; the first of equals."""
+        return next(iter(self.bests(group)), None)
+
+    def bests(self, group: Group) -> list[Trial]:
+        """All finished trials that share the best score."""
         done = [trial for trial in group.trials if trial.status == "finished" and trial.score is not None]
-        return max(done, key=lambda trial: self.rank(trial.score), default=None)
+        highest = max((self.rank(trial.score) for trial in done), default=0.0)
+        return [trial for trial in done if self.rank(trial.score) == highest]
 
     def rank(self, score: float | None) -> float:
         """Larger is better; what has no score is worst."""
@@ -160,6 +169,7 @@ class SearchResult:
                         "status": trial.status,
                         "score": trial.score,
                         "cut_after": trial.cut_after,
+                        "tied_after": trial.tied_after,
                         "early": {str(tasks): _finite(score) for tasks, score in trial.early.items()},
                         "reason": trial.reason,
                         "runs": trial.ids,
@@ -182,7 +192,11 @@ class SearchResult:
                 continue
             tried, cut = len(group.trials), sum(trial.status == "cut" for trial in group.trials)
             note = f", {cut} cut early" if cut else ""
-            lines = [f"# {self.settings.metric} {best.score:.4f}, best of {tried} candidates{note}."]
+            equals = len(self.bests(group)) - 1
+            note += f"; {equals} more as good, the first was taken" if equals else ""
+            lines = [
+                f"# {self.settings.metric} {best.score:.4f}, best of {counted(tried, 'candidate')}{note}."
+            ]
             lines.append(f"[streams.{_key(group.stream)}.methods.{_key(group.method)}]")
             for name, value in best.point.items():
                 level, _, rest = name.partition(".")
@@ -291,13 +305,18 @@ def _cut(result: SearchResult, trials: Sequence[Trial], store: Store, tasks: int
             [score_after(run, store, result.settings.metric, tasks) for run in trial.ids]
         )
     ranks = [result.rank(trial.early[tasks]) for trial in trials]
-    last = sorted(ranks, reverse=True)[math.ceil(result.settings.keep * len(trials)) - 1]
+    wanted = math.ceil(result.settings.keep * len(trials))
+    last = sorted(ranks, reverse=True)[wanted - 1]
     kept = []
     for trial, rank in zip(trials, ranks, strict=True):
         if rank >= last and rank > -math.inf:
             kept.append(trial)
         else:
             trial.status, trial.cut_after = "cut", tasks
+    if len(kept) > wanted:
+        for trial, rank in zip(trials, ranks, strict=True):
+            if rank == last:
+                trial.tied_after.append(tasks)
     return kept
 
 

@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
+from functools import cache
 from inspect import Parameter, signature
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
@@ -198,7 +199,7 @@ def checked(kind: type[Made], values: Mapping[str, Any], what: str) -> Made:
     """
     if not isinstance(values, Mapping):
         raise SettingsError(f"expected a table of {what}s, got {values!r}")
-    hints = get_type_hints(kind)
+    hints = _hints(kind)  # type: ignore[arg-type]  # every class is hashable
     for key, value in values.items():
         if key not in hints:
             raise unknown_name(what, key, hints)
@@ -207,6 +208,12 @@ def checked(kind: type[Made], values: Mapping[str, Any], what: str) -> Made:
         return kind(**values)
     except TypeError as error:
         raise SettingsError(f"incomplete {what}s: {error}") from error
+
+
+@cache
+def _hints(kind: type) -> dict[str, Any]:
+    """Hints are text until they are looked at, which takes a while when it is done for every run of a large grid."""
+    return get_type_hints(kind)
 
 
 def _check_type(what: str, value: Any, hint: Any) -> None:

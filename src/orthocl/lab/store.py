@@ -29,7 +29,7 @@ from orthocl.lab.record import Record, readable_json
 from orthocl.lab.settings import RunSettings
 from orthocl.methods.state import write_atomically
 
-State = Literal["new", "started", "running", "failed", "unsupported", "finished"]
+State = Literal["new", "unfinished", "running", "failed", "unsupported", "finished"]
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class Store:
     # ---- one run ------------------------------------------------------------------------------------------
 
     def state(self, run: str) -> State:
-        """How far a run is."""
+        """How far a run is: "unfinished" was begun and is nobody's now; the next call goes on with it."""
         folder = self.folder(run)
         record = self.record(run)
         if record is not None:
@@ -85,7 +85,7 @@ class Store:
             return "new"
         if alive_claim(folder) is not None:
             return "running"
-        return "failed" if (folder / "failure.json").exists() else "started"
+        return "failed" if (folder / "failure.json").exists() else "unfinished"
 
     def record(self, run: str) -> Record | None:
         """The record of a run, or None if it has none."""
@@ -172,12 +172,12 @@ class Store:
         found = [run for run in self.ids() if run.startswith(prefix)]
         if len(found) == 1:
             return found[0]
-        hint = (
-            "see `orthocl runs list`"
-            if not found
-            else f"it could be {', '.join(found[:5])}: give more letters"
+        if not found:
+            raise StoreError(f"no run in {self.directory} begins with {prefix!r}: see `orthocl runs list`")
+        raise StoreError(
+            f"{len(found)} runs in {self.directory} begin with {prefix!r}: it could be {', '.join(found[:5])}: "
+            "give more letters"
         )
-        raise StoreError(f"{len(found) or 'no'} runs in {self.directory} begin with {prefix!r}: {hint}")
 
     def records(self) -> Iterator[Record]:
         """All records, in the order of their ids."""

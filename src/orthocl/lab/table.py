@@ -22,6 +22,7 @@ from rich.text import Text
 from orthocl.errors import unknown_name
 from orthocl.lab.record import Record
 from orthocl.lab.settings import RunSettings
+from orthocl.lab.text import size_text, time_text
 from orthocl.metrics import METRICS
 
 Format = Literal["terminal", "markdown", "latex", "csv", "json"]
@@ -236,25 +237,6 @@ def make_table(
 def title(metric: str) -> str:
     """Column title of a metric."""
     return TITLES.get(metric, metric if metric in NOT_PERCENT else f"{metric} %")
-
-
-def size_text(count: float) -> str:
-    """Bytes for people."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if count < 1000 or unit == "GiB":
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1024
-    return ""
-
-
-def time_text(seconds: float) -> str:
-    """Seconds for people."""
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    if minutes < 60:
-        return f"{minutes} min {rest} s"
-    return f"{minutes // 60} h {minutes % 60} min"
 
 
 def _row(stream: str, method: str, records: Sequence[Record], metrics: Sequence[str]) -> Row:

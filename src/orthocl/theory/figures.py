@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 from torch import Tensor
 
-from orthocl.errors import SettingsError, unknown_name
+from orthocl.errors import unknown_name
 from orthocl.theory.bridge import BridgeReport
 from orthocl.theory.curriculum import Order
 from orthocl.theory.generalisation import Bound
@@ -22,16 +22,15 @@ BLUE, ORANGE, GREEN, GREY = "#3b6ea5", "#d9822b", "#4f9d69", "#8a8a8a"
 
 
 def check_path(path: Path) -> None:
-    """Refuse a figure's path before hours of work: wrong suffix, or a folder that is not there."""
+    """Refuse a path of an unknown format before hours of work."""
     if path.suffix not in SUFFIXES:
         raise unknown_name("figure format", path.suffix or str(path), SUFFIXES)
-    if not path.parent.is_dir():
-        raise SettingsError(f"no folder {path.parent} to save {path.name} in: make it first")
 
 
 def save(figure: Figure, path: Path) -> None:
-    """Save a figure in the format of the path's suffix."""
+    """Save a figure in the format of the path's suffix; its folder is made if it is not there."""
     check_path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
     FigureCanvasAgg(figure)
     figure.savefig(
         path, dpi=150, bbox_inches="tight", metadata={"Date": None} if path.suffix == ".svg" else None

@@ -12,7 +12,17 @@ from orthocl.lab.settings import RunSettings
 from orthocl.lab.store import Store
 
 Kind = Literal[
-    "known", "started", "progress", "finished", "unsupported", "failed", "interrupted", "elsewhere", "note"
+    "known",
+    "started",
+    "progress",
+    "finished",
+    "unsupported",
+    "failed",
+    "paused",
+    "interrupted",
+    "elsewhere",
+    "stopping",
+    "note",
 ]
 
 
@@ -22,7 +32,8 @@ class Event:
 
     Args:
         kind: "known" (its record was there already), "started", "progress", "finished", "unsupported", "failed",
-            "interrupted", "elsewhere" (another process is making it), or "note" (text for people).
+            "paused" (it got as far as it should for now), "interrupted", "elsewhere" (another process is making it),
+            "stopping" (all runs are asked to), or "note" (text for people).
         run: id of the run.
         settings: the run.
         task: task being learnt, from 1.

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections import deque
 from collections.abc import Sequence
@@ -15,12 +16,15 @@ from typing import Any
 
 from orthocl.errors import OrthoclError, SettingsError
 from orthocl.lab.claims import ClaimedError, alive_claim, describe
-from orthocl.lab.executors.interface import Event, OnEvent, Outcome, gather, pending
-from orthocl.lab.run import InterruptedRun, RunOptions, execute
+from orthocl.lab.executors.interface import Event, Kind, OnEvent, Outcome, gather, pending
+from orthocl.lab.executors.nursery import Reporter
+from orthocl.lab.run import InterruptedRun, PausedRun, RunObserver, RunOptions, execute
 from orthocl.lab.settings import RunSettings
 from orthocl.lab.store import Store
 
 WAIT_SECONDS = 1.0
+# Importing torch makes a million objects and no garbage: a fifth of the time goes on looking for it.
+START_NURSERY = "import gc; gc.disable(); from orthocl.lab.executors.nursery import main; main()"
 
 
 @dataclass(frozen=True)
@@ -64,6 +68,28 @@ def threads_per_run(jobs: int) -> int:
     return min(share, int(allowed)) if allowed.isdigit() and int(allowed) > 0 else share
 
 
+def start_seconds() -> float:
+    """Seconds until the process that makes runs is ready, mostly for importing torch: measured by starting one."""
+    start = time.perf_counter()
+    with _start_nursery() as nursery:
+        if nursery.stdout and not nursery.stdout.readline():
+            raise OrthoclError("the process that would make the runs died as it started")
+        return time.perf_counter() - start
+
+
+def _start_nursery() -> subprocess.Popen[bytes]:
+    """Start it deaf to Ctrl-C, which reaches the whole group of processes and is for the runs alone."""
+    mine = threading.current_thread() is threading.main_thread()  # no other may say what to do with signals
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN) if mine else None
+    try:
+        return subprocess.Popen(
+            [sys.executable, "-c", START_NURSERY], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+    finally:
+        if mine:
+            signal.signal(signal.SIGINT, before)
+
+
 @dataclass
 class _Job:
     """One call of `run_all`: a nursery, the runs in it, those to come and those that others are making."""
@@ -81,11 +107,7 @@ class _Job:
 
     def work(self) -> None:
         self.queue.extend(self.todo)
-        self.nursery = subprocess.Popen(
-            [sys.executable, "-m", "orthocl.lab.executors.nursery"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-        )
+        self.nursery = _start_nursery()
         try:
             while self.running or ((self.queue or self.elsewhere) and not self.stopping):
                 try:
@@ -126,11 +148,7 @@ class _Job:
         """Take one event from the nursery."""
         line = self.nursery.stdout.readline() if self.nursery.stdout else b""
         if not line:
-            for run in sorted(self.running):
-                self._fail(run, "the process that makes the runs died")
-            self.running.clear()
-            self.queue.clear()
-            return
+            raise OrthoclError(self._obituary())
         event: dict[str, Any] = json.loads(line)
         run, kind = event.pop("run"), event.pop("kind")
         if kind == "exit":
@@ -139,7 +157,7 @@ class _Job:
             self._leave_to_others(run, event["text"])
         elif kind == "failed":
             self._fail(run, event["text"])
-        elif kind in ("started", "progress", "interrupted"):
+        elif kind in ("started", "progress", "paused", "interrupted"):
             self.on_event(Event(kind, run, self.todo[run], **event))
 
     def _ended(self, run: str, code: int) -> None:
@@ -178,7 +196,7 @@ class _Job:
         self.stopping = True
         for run in sorted(self.running)[:1]:
             text = "stopping: waiting for checkpoints (Ctrl-C again to stop at once)"
-            self.on_event(Event("note", run, self.todo[run], text=text))
+            self.on_event(Event("stopping", run, self.todo[run], text=text))
         self._tell({"stop": True})
 
     def _tell(self, command: dict[str, Any]) -> None:
@@ -187,9 +205,12 @@ class _Job:
                 self.nursery.stdin.write(json.dumps(command).encode() + b"\n")
                 self.nursery.stdin.flush()
             except BrokenPipeError as error:
-                raise OrthoclError(
-                    "the process that makes the runs died: run the same command again"
-                ) from error
+                raise OrthoclError(self._obituary()) from error
+
+    def _obituary(self) -> str:
+        code = self.nursery.wait()
+        how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+        return f"the process that makes the runs {how}: the same command goes on where it was"
 
     def _close(self) -> None:
         if self.nursery.stdin:
@@ -206,13 +227,22 @@ def _one_after_another(
     on_event: OnEvent,
     failures: dict[str, str],
 ) -> None:
+    def tell(*, kind: Kind, run: str, **position: Any) -> None:
+        on_event(Event(kind, run, todo[run], **position))
+
     for run, settings in todo.items():
-        on_event(Event("started", run, settings))
         try:
-            record = execute(settings, store, options=options)
+            observers: list[RunObserver] = [Reporter(tell, run, settings)]
+            if options.trackers:
+                from orthocl.lab.trackers import make_trackers
+
+                observers += make_trackers(options.trackers, store.directory)
+            record = execute(settings, store, options=options, observers=observers)
             on_event(Event(record.status, run, settings, text=record.reason))
         except ClaimedError as error:
             on_event(Event("elsewhere", run, settings, text=str(error)))
+        except PausedRun as error:
+            on_event(Event("paused", run, settings, text=str(error)))
         except InterruptedRun as error:
             on_event(Event("interrupted", run, settings, text=str(error)))
         except OrthoclError as error:

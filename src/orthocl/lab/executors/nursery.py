@@ -10,6 +10,7 @@ their top level.
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import select
@@ -29,7 +30,7 @@ import torch
 
 from orthocl.errors import OrthoclError
 from orthocl.lab.claims import ClaimedError
-from orthocl.lab.run import InterruptedRun, RunObserver, RunOptions, execute, total_steps
+from orthocl.lab.run import InterruptedRun, PausedRun, RunObserver, RunOptions, execute, total_steps
 from orthocl.lab.settings import RunSettings
 from orthocl.lab.store import Store
 from orthocl.methods import Learner
@@ -37,6 +38,7 @@ from orthocl.streams import Stream
 from orthocl.training import Progress
 
 REPORT_SECONDS = 0.25
+STOPS = (signal.SIGINT, signal.SIGTERM)
 LINE = 500  # bytes: a line so short is written to a pipe in one piece, whoever else writes
 
 
@@ -121,6 +123,8 @@ def main() -> None:
     children: dict[int, Child] = {}
     pending = b""
     torch.optim.SGD([torch.nn.Parameter(torch.empty(1))], lr=1.0)  # the first optimizer imports half of torch
+    gc.freeze()  # what was imported stays: runs need not look at it, nor copy it
+    gc.enable()
     send(channel, kind="ready", run="")
     while True:
         readable, _, _ = select.select([0, *children], [], [])
@@ -146,11 +150,15 @@ def _obey(command: dict[str, Any], children: dict[int, Child], channel: int) -> 
             os.kill(child.pid, signal.SIGTERM)
         return
     alive, held = os.pipe()
+    signal.pthread_sigmask(
+        signal.SIG_BLOCK, STOPS
+    )  # until the child can handle them: a stop may follow at once
     pid = os.fork()
     if pid == 0:
         for other in (alive, 0, *children):
             os.close(other)
         _child(command, channel)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
     os.close(held)
     children[alive] = Child(command["run"], pid, alive)
 
@@ -158,8 +166,9 @@ def _obey(command: dict[str, Any], children: dict[int, Child], channel: int) -> 
 def _child(job: dict[str, Any], channel: int) -> NoReturn:
     """Make one run and never return."""
     stopping = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in STOPS:
         signal.signal(number, lambda *_: stopping.set())
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
     run, settings = job["run"], RunSettings.from_dict(job["settings"])
     store = Store(job["store"])
     log = store.folder(run) / "output.log"
@@ -176,6 +185,8 @@ def _child(job: dict[str, Any], channel: int) -> NoReturn:
         code = 0
     except ClaimedError as error:
         send(channel, run=run, kind="elsewhere", text=str(error))
+    except PausedRun as error:
+        send(channel, run=run, kind="paused", text=str(error))
     except InterruptedRun as error:
         send(channel, run=run, kind="interrupted", text=str(error))
     except OrthoclError as error:
@@ -204,7 +215,3 @@ def _wait(pid: int) -> int:
     """Exit code of a child; negative for the number of the signal that ended it."""
     _, status = os.waitpid(pid, 0)
     return os.waitstatus_to_exitcode(status)
-
-
-if __name__ == "__main__":
-    main()

@@ -6,11 +6,17 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
+
+from orthocl.cli.options import make_folder, working
+from orthocl.theory import figures
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 @contextmanager
@@ -28,9 +34,18 @@ def emit(title: str, rows: Sequence[dict[str, Any]], extra: dict[str, Any], as_j
     if as_json:
         print(json.dumps({"rows": rows, **extra}, indent=2))
         return
+    print_table(title, rows)
+    console = Console()
+    for name, value in extra.items():
+        if isinstance(value, (str, int, float)):
+            console.print(f"{_title(name)}: {_cell(value)}", soft_wrap=True)
+
+
+def print_table(title: str, rows: Sequence[dict[str, Any]]) -> None:
+    """A table of rows; the keys are its columns."""
     console = Console()
     names = list(dict.fromkeys(name for row in rows for name in row))
-    table = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="bold")
+    table = Table(title=title or None, title_justify="left", box=None, pad_edge=False, header_style="bold")
     for name in names:
         words = any(isinstance(row.get(name), str) for row in rows)
         table.add_column(_title(name), justify="left" if words else "right")
@@ -39,14 +54,20 @@ def emit(title: str, rows: Sequence[dict[str, Any]], extra: dict[str, Any], as_j
     wide = console.options.update(max_width=1000)
     table.collapse_padding = table.__rich_measure__(console, wide).maximum > console.width
     console.print(table)
-    for name, value in extra.items():
-        if isinstance(value, (str, int, float)):
-            console.print(f"{_title(name)}: {_cell(value)}", soft_wrap=True)
 
 
-def say_where(figure: Path) -> None:
-    """Where a figure went, on the error stream: the output may be JSON."""
-    Console(stderr=True).print(f"figure: {figure}", highlight=False, soft_wrap=True)
+def check_figure(path: Path | None) -> None:
+    """Refuse a figure that cannot be saved before the work, and make its folder."""
+    if path is not None:
+        figures.check_path(path)
+        make_folder(path)
+
+
+def save_figure(figure: Figure, path: Path) -> None:
+    """Save a figure and say where, on the error stream: the output may be JSON."""
+    with working("drawing"):
+        figures.save(figure, path)
+    Console(stderr=True).print(f"figure: {path}", highlight=False, soft_wrap=True)
 
 
 def _title(name: str) -> str:

@@ -10,11 +10,21 @@ from typing import Annotated, Literal
 import torch
 from cyclopts import Parameter
 
+from orthocl.cli.options import working
+from orthocl.cli.theory.tables import progress_bar
 from orthocl.nets import MLP
 from orthocl.streams import make
-from orthocl.theory import EmpiricalNTK, InfiniteWidthNTK, Kernel
+from orthocl.theory import EmpiricalNTK, InfiniteWidthNTK, Kernel, Solution, solve_stream
 from orthocl.theory.targets import RegressionTask, regression_tasks
 
+Rule = Annotated[Literal["sgd", "ogd"], Parameter(help="Gradient descent, or its projection off the memory.")]
+MemoryOption = Annotated[int | None, Parameter(help="Samples per task to remember; all by default.")]
+FigurePath = Annotated[Path | None, Parameter(help="Save a figure here: .svg, .pdf or .png.")]
+AsJson = Annotated[bool, Parameter(name="--json", help="Print JSON instead of tables.", negative="")]
+StreamName = Annotated[
+    str, Parameter(help="A stream by name; `orthocl data status` says which data are there.")
+]
+DEFAULT_STREAM = "rotated-mnist-mini"
 DataRoot = Annotated[
     Path | None,
     Parameter(help="Folder of the data sets; by default $ORTHOCL_DATA, else the user's cache folder."),
@@ -68,8 +78,9 @@ class OverlaySetup(Setup):
 
 def load_tasks(stream: str, setup: Setup) -> list[RegressionTask]:
     """The stream's tasks with numbers to fit."""
-    made = make(stream, tasks=setup.tasks, seed=setup.seed, data_root=setup.data_root)
-    return regression_tasks(made, setup.samples, setup.target, setup.test_samples, setup.seed)
+    with working("reading the data"):
+        made = make(stream, tasks=setup.tasks, seed=setup.seed, data_root=setup.data_root)
+        return regression_tasks(made, setup.samples, setup.target, setup.test_samples, setup.seed)
 
 
 def make_kernel(setup: Setup, tasks: Sequence[RegressionTask]) -> Kernel:
@@ -81,3 +92,18 @@ def make_kernel(setup: Setup, tasks: Sequence[RegressionTask]) -> Kernel:
         torch.manual_seed(setup.seed)
         model = MLP(tuple(tasks[0].inputs.shape[1:]), hidden=(setup.width,) * setup.depth, outputs=outputs)
     return EmpiricalNTK(model, "scalar" if outputs == 1 else "all")
+
+
+def solve_tasks(
+    setup: Setup, tasks: Sequence[RegressionTask], rule: Literal["sgd", "ogd"], memory: int | None
+) -> Solution:
+    """The closed form of these tasks, with a progress bar."""
+    with progress_bar("solving", len(tasks)) as advance:
+        return solve_stream(
+            make_kernel(setup, tasks),
+            [(task.inputs, task.targets) for task in tasks],
+            rule=rule,
+            ridge=setup.ridge,
+            memory=memory,
+            progress=advance,
+        )

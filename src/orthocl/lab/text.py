@@ -1,0 +1,41 @@
+"""Counts, sizes and times as people write them."""
+
+from __future__ import annotations
+
+
+def counted(number: int, thing: str) -> str:
+    """A number with its noun.
+
+    >>> counted(1, "run"), counted(1200, "task"), counted(0, "seed")
+    ('1 run', '1,200 tasks', '0 seeds')
+    """
+    return f"{number} {thing}" if number == 1 else f"{number:,} {thing}s"
+
+
+def size_text(count: float) -> str:
+    """Bytes.
+
+    >>> size_text(2**29), size_text(24)
+    ('512.0 MiB', '24 B')
+    """
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if count < 1000 or unit == "GiB":
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    return ""
+
+
+def time_text(seconds: float) -> str:
+    """Seconds; what took some time is never nothing.
+
+    >>> time_text(0.003), time_text(4.21), time_text(75), time_text(59.97), time_text(7300)
+    ('< 0.1 s', '4.2 s', '1 min 15 s', '1 min 0 s', '2 h 1 min')
+    """
+    if 0 < seconds < 0.05:
+        return "< 0.1 s"
+    if seconds < 59.95:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest} s"
+    return f"{minutes // 60} h {minutes % 60} min"
