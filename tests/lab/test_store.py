@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from orthocl.errors import StoreError
+from orthocl.lab import claims
 from orthocl.lab.claims import Claim, ClaimedError, alive_claim, this_process
 
 
@@ -157,6 +158,17 @@ def test_the_heart_beats_and_notices_a_take_over(tmp_path):
             time.sleep(0.01)
         assert claim.lost
     assert not json.loads(path.read_text())["released"], "a lost claim is not ours to release"
+
+
+def test_a_claim_that_appears_between_the_look_and_the_creation_wins(tmp_path, monkeypatch):
+    def late(claims_found, folder, timeout):
+        write_claim(folder, 1)  # another process is quicker
+        return None
+
+    monkeypatch.setattr(claims, "_alive", late)
+    with pytest.raises(ClaimedError, match="just now"):
+        Claim(tmp_path)
+    assert [path.name for path in tmp_path.glob("claim-*")] == ["claim-1.json"]
 
 
 def _contend(directory: str, start: float, results) -> None:

@@ -69,11 +69,12 @@ class Claim:
                 write_atomically(self._path, json.dumps({**self._owner, "released": True}).encode())
 
     def _create(self) -> Path:
-        holder = alive_claim(self.folder, self.timeout)
+        # One look for both: a claim that appears after it makes the creation of the next number fail.
+        claims = _claims(self.folder)
+        holder = _alive(claims, self.folder, self.timeout)
         if holder is not None:
             raise ClaimedError(f"run {self.folder.name} is being made by {describe(holder)}")
-        number = max(_claims(self.folder), default=0) + 1
-        path = self.folder / f"claim-{number}.json"
+        path = self.folder / f"claim-{max(claims, default=0) + 1}.json"
         self._owner = {**this_process(), "released": False}
         try:
             _create_exclusively(path, json.dumps(self._owner))
@@ -93,7 +94,10 @@ class Claim:
 
 def alive_claim(folder: Path, timeout: float = TIMEOUT) -> dict[str, Any] | None:
     """Who works on a run right now, or None."""
-    claims = _claims(folder)
+    return _alive(_claims(folder), folder, timeout)
+
+
+def _alive(claims: dict[int, Path], folder: Path, timeout: float) -> dict[str, Any] | None:
     if not claims:
         return None
     path = claims[max(claims)]
