@@ -127,8 +127,7 @@ def test_interrupt_writes_checkpoints_and_the_next_call_goes_on(tmp_path):
 def test_an_interrupt_while_torch_is_imported_and_a_stop_at_once_fail_nothing(store, tiny):
     run = tiny(train={"epochs": 4000})
     job = {
-        "run": "x",
-        "settings": run.to_dict(),
+        "runs": {"x": run.to_dict()},
         "store": str(store.directory),
         "options": asdict(RunOptions()),
     }

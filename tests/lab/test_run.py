@@ -8,7 +8,8 @@ import torch
 from orthocl.errors import StoreError, TrainingError
 from orthocl.lab import InterruptedRun, RunObserver, RunOptions, Store, execute
 from orthocl.lab.claims import ClaimedError
-from orthocl.lab.run import SETTLE_STEPS, build_learner, identify, make_stream
+from orthocl.lab.keeper import SETTLE_STEPS
+from orthocl.lab.run import build_learner, identify, make_stream
 from orthocl.methods.state import read_state
 from orthocl.training import train
 

@@ -13,8 +13,9 @@ import pytest
 
 from orthocl.errors import SettingsError
 from orthocl.lab import trackers
+from orthocl.lab.keeper import InterruptedRun
 from orthocl.lab.record import Record
-from orthocl.lab.run import InterruptedRun, RunObserver, execute
+from orthocl.lab.run import RunObserver, execute
 from orthocl.lab.settings import MethodSettings, NetSettings, RunSettings, StreamSettings
 from orthocl.lab.store import Store
 from orthocl.lab.trackers import Sink, Tracker, make_trackers

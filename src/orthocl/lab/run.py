@@ -1,9 +1,4 @@
-"""Execute one run: build, resume where it was left, train, record.
-
-A run may be killed at any moment. Checkpoints are written after every task, and within a task at certain steps (the
-multiples of `SETTLE_STEPS`) whenever enough time has passed. At those steps the weights are settled whether or not a
-checkpoint is written, so that when checkpoints happen has no influence on a single bit of the result.
-"""
+"""Execute one run: build, resume where it was left, train, record. What it writes meanwhile: see `keeper`."""
 
 from __future__ import annotations
 
@@ -13,7 +8,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -22,27 +17,17 @@ from torch import nn
 
 from orthocl.errors import OrthoclError, UnsupportedError
 from orthocl.lab.claims import Claim, ClaimedError
+from orthocl.lab.keeper import InterruptedRun, Keeper
 from orthocl.lab.record import Record, Result, circumstances
 from orthocl.lab.settings import RunSettings, StreamSettings, canonical, run_id
 from orthocl.lab.store import Store
-from orthocl.lab.text import counted
 from orthocl.methods import Learner, make_method
-from orthocl.methods.state import write_atomically, write_state
+from orthocl.methods.state import write_state
 from orthocl.nets import make_net
 from orthocl.streams import Stream, make
 from orthocl.training import Observer, Progress, TrainSettings, attach, train
-from orthocl.training.checkpoint import load_checkpoint, save_checkpoint
+from orthocl.training.checkpoint import load_checkpoint
 from orthocl.training.seeds import derive_seed
-
-SETTLE_STEPS = 64
-
-
-class InterruptedRun(OrthoclError):
-    """A run was asked to stop; its checkpoint is on disk."""
-
-
-class PausedRun(InterruptedRun):
-    """A run got as far as `RunOptions.pause_after` says."""
 
 
 @dataclass(frozen=True)
@@ -120,7 +105,7 @@ def execute(
             try:
                 for observer in observers:
                     observer.on_run(run, settings, store.folder(run))
-                found = _make(settings, stream, run, store, options, observers, stop, claim)
+                found = _make(Attempt(settings, stream, run, store, claim, options, observers, stop))
                 for observer in observers:
                     observer.on_record(found)
             finally:
@@ -130,49 +115,89 @@ def execute(
         return found
 
 
-def _make(
-    settings: RunSettings,
-    stream: Stream,
-    run: str,
-    store: Store,
-    options: RunOptions,
-    observers: Sequence[RunObserver],
-    stop: Callable[[], bool],
-    claim: Claim,
-) -> Record:
-    with torch.random.fork_rng(devices=[]), _threads(options.threads):
-        start = store.begin(
-            run, settings, {"threads": torch.get_num_threads(), "time": _now(), "system": platform.system()}
-        )
-        torch.set_num_threads(int(start.get("threads", torch.get_num_threads())))
+def _make(attempt: Attempt) -> Record:
+    settings, stream, run, store = attempt.settings, attempt.stream, attempt.run, attempt.store
+    with torch.random.fork_rng(devices=[]), threads(attempt.options.threads):
+        torch.set_num_threads(attempt.begin())
         try:
-            learner = build_learner(settings, stream)
-            keeper = _Keeper(store, run, settings.train, options, stop, claim)
-            progress = None
-            if store.checkpoint(run).exists():
-                progress = load_checkpoint(store.checkpoint(run), learner, stream)
-                keeper.resumed(progress)
+            attempt.prepare()
             progress = train(
-                learner,
+                attempt.learner,
                 stream,
                 settings.train,
                 seed=settings.seed,
-                progress=progress,
-                observers=(keeper, *observers),
+                progress=attempt.progress,
+                observers=attempt.watchers,
             )
-            record = _record(run, settings, stream, learner.model, keeper.finished(progress))
         except UnsupportedError as error:
             record = Record(
                 run, settings, describe_stream(stream), "unsupported", str(error), provenance=circumstances()
             )
+            store.write_record(record)
+            return record
         except (InterruptedRun, ClaimedError):
             raise
         except Exception as error:
             store.write_failure(run, _failure(error))
             raise
-        if options.keep_weights and record.status == "finished":
-            write_state(store.folder(run) / "weights.safetensors", dict(learner.model.state_dict()))
-        store.write_record(record)
+        return attempt.conclude(progress)
+
+
+@dataclass
+class Attempt:
+    """A claimed run that is being made: what comes before and after its training.
+
+    Args:
+        settings: the run.
+        stream: its data.
+        run: its id.
+        store: where its record goes.
+        claim: the right to make it.
+        options: how to make it.
+        observers: its watchers.
+        stop: asked now and then.
+        together: how many runs are trained together in this process, and share its time.
+    """
+
+    settings: RunSettings
+    stream: Stream
+    run: str
+    store: Store
+    claim: Claim
+    options: RunOptions
+    observers: Sequence[RunObserver]
+    stop: Callable[[], bool]
+    together: int = 1
+    learner: Learner = field(init=False)
+    progress: Progress = field(default_factory=Progress, init=False)
+
+    def begin(self) -> int:
+        """Note in the store that the run has begun: the threads that it was begun with, now or before."""
+        here = {"threads": torch.get_num_threads(), "time": _now(), "system": platform.system()}
+        start = self.store.begin(self.run, self.settings, here)
+        return int(start.get("threads", torch.get_num_threads()))
+
+    def prepare(self) -> None:
+        """Build everything, and go to where a checkpoint says."""
+        self.learner = build_learner(self.settings, self.stream)
+        self.keeper = Keeper(self.store, self.run, self.options, self.stop, self.claim, self.together)
+        if self.store.checkpoint(self.run).exists():
+            self.progress = load_checkpoint(self.store.checkpoint(self.run), self.learner, self.stream)
+            self.keeper.resumed(self.progress)
+
+    @property
+    def watchers(self) -> Sequence[Observer]:
+        """Everybody who watches the training."""
+        return (self.keeper, *self.observers)
+
+    def conclude(self, progress: Progress) -> Record:
+        """Write the record, and the weights before it."""
+        model = self.learner.model
+        self.keeper.finished(progress)
+        record = _record(self.run, self.settings, self.stream, model, progress, self.together)
+        if self.options.keep_weights:
+            write_state(self.store.folder(self.run) / "weights.safetensors", dict(model.state_dict()))
+        self.store.write_record(record)
         return record
 
 
@@ -251,101 +276,16 @@ def total_steps(settings: RunSettings, samples: Sequence[int], batch_size: int |
     return [settings.train.epochs * -(-count // size) for count in samples]
 
 
-class _Keeper(Observer):
-    """Writes checkpoints and the progress file, and stops the run when asked to."""
-
-    def __init__(
-        self,
-        store: Store,
-        run: str,
-        settings: TrainSettings,
-        options: RunOptions,
-        stop: Callable[[], bool],
-        claim: Claim,
-    ):
-        self.store, self.run, self.settings = store, run, settings
-        self.options, self.stop, self.claim = options, stop, claim
-        self.spent = 0.0
-        self.clock = self.saved = time.perf_counter()
-        self.curve_points = 0
-        self.resumes = 0
-
-    def resumed(self, progress: Progress) -> None:
-        """Go on counting time and resumptions where the checkpoint was."""
-        self.spent = progress.seconds.get("total", 0.0)
-        self.resumes = int(progress.seconds.get("resumes", 0)) + 1
-        progress.seconds["resumes"] = float(self.resumes)
-
-    def finished(self, progress: Progress) -> Progress:
-        """The progress with the total time in it."""
-        progress.seconds["total"] = self.spent + time.perf_counter() - self.clock
-        return progress
-
-    def on_start(self, learner: Learner, stream: Stream, progress: Progress) -> None:
-        """Write the progress file anew: after a crash it may be ahead of the checkpoint."""
-        self.curve_points = len(progress.curves)
-        lines = [{"after_task": 0, "accuracies": progress.accuracies[0]}, *progress.curves]
-        lines += [_task_line(progress, number) for number in range(1, len(progress.monitors) + 1)]
-        text = "".join(json.dumps(line) + "\n" for line in lines)
-        write_atomically(self.store.folder(self.run) / "progress.jsonl", text.encode())
-
-    def on_step(self, learner: Learner, progress: Progress, loss: float) -> None:
-        """At the settling steps only: settle, and write a checkpoint if it is time."""
-        if len(progress.curves) > self.curve_points:
-            self.curve_points = len(progress.curves)
-            self._append(progress.curves[-1])
-        if progress.step % SETTLE_STEPS:
-            return
-        learner.model.state_dict()  # an adapter folds its part of the step into the weights
-        if self.stop():
-            self._save(learner, progress)
-            raise InterruptedRun(f"run {self.run} was stopped; the same command goes on with it")
-        if time.perf_counter() - self.saved >= self.options.checkpoint_seconds:
-            self._save(learner, progress)
-
-    def on_task(self, learner: Learner, progress: Progress) -> None:
-        """Note the size of the method's state, and write a checkpoint."""
-        progress.monitors[-1]["memory_bytes"] = float(learner.method.peak_bytes())
-        self._append(_task_line(progress, len(progress.monitors)))
-        self._save(learner, progress)
-        pause = self.options.pause_after is not None and progress.task > self.options.pause_after
-        if progress.task > len(progress.accuracies[0]):
-            return
-        if pause:
-            raise PausedRun(f"run {self.run} is paused after {counted(progress.task - 1, 'task')}")
-        if self.stop():
-            raise InterruptedRun(f"run {self.run} was stopped; the same command goes on with it")
-
-    def _save(self, learner: Learner, progress: Progress) -> None:
-        if self.claim.lost:
-            raise ClaimedError(
-                f"run {self.run} was taken over by another process, because this one seemed dead"
-            )
-        save_checkpoint(self.store.checkpoint(self.run), learner, self.finished(progress))
-        self.saved = time.perf_counter()
-
-    def _append(self, line: dict[str, Any]) -> None:
-        with open(self.store.folder(self.run) / "progress.jsonl", "a", encoding="utf-8") as file:
-            file.write(json.dumps(line) + "\n")
-
-
-def _task_line(progress: Progress, number: int) -> dict[str, Any]:
-    return {
-        "after_task": number,
-        "accuracies": progress.accuracies[number],
-        "memorised": progress.memorised[number - 1],
-        "monitors": progress.monitors[number - 1],
-        "losses": progress.losses[number - 1],
-    }
-
-
-def _record(run: str, settings: RunSettings, stream: Stream, model: nn.Module, progress: Progress) -> Record:
+def _record(
+    run: str, settings: RunSettings, stream: Stream, model: nn.Module, progress: Progress, together: int
+) -> Record:
     parameters = sum(p.numel() for p in model.parameters() if p.requires_grad)
     result = Result.from_progress(progress, parameters, [len(task.train) for task in stream])
     provenance = {
         **circumstances(),
         "seconds": {key: round(value, 3) for key, value in progress.seconds.items() if key != "resumes"},
         "resumes": int(progress.seconds.get("resumes", 0)),
+        "together": together,
         "finished": _now(),
     }
     return Record(run, settings, describe_stream(stream), result=result, provenance=provenance)
@@ -365,7 +305,8 @@ def _now() -> str:
 
 
 @contextmanager
-def _threads(count: int | None) -> Iterator[None]:
+def threads(count: int | None) -> Iterator[None]:
+    """Another number of threads for a while."""
     before = torch.get_num_threads()
     if count is not None:
         torch.set_num_threads(count)

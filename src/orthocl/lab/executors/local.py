@@ -1,4 +1,4 @@
-"""LocalExecutor: one process per run on this machine, N at a time."""
+"""LocalExecutor: one process per run (or per few runs that are trained together) on this machine, N at a time."""
 
 from __future__ import annotations
 
@@ -18,9 +18,11 @@ from orthocl.errors import OrthoclError, SettingsError
 from orthocl.lab.claims import ClaimedError, alive_claim, describe
 from orthocl.lab.executors.interface import Event, Kind, OnEvent, Outcome, gather, pending
 from orthocl.lab.executors.nursery import Reporter
-from orthocl.lab.run import InterruptedRun, PausedRun, RunObserver, RunOptions, execute
+from orthocl.lab.keeper import InterruptedRun, PausedRun
+from orthocl.lab.run import RunObserver, RunOptions, execute
 from orthocl.lab.settings import RunSettings
 from orthocl.lab.store import Store
+from orthocl.lab.together import group
 
 WAIT_SECONDS = 1.0
 # Importing torch makes a million objects and no garbage: a fifth of the time goes on looking for it.
@@ -35,8 +37,9 @@ class LocalExecutor:
     the same call goes on where it was.
 
     Args:
-        jobs: runs at a time, one process each; 0 makes them one after another in this very process, which is what
-            debuggers like (and the only way on systems that cannot fork).
+        jobs: processes at a time. Each makes one run, or some seeds of plain training together where that is faster.
+            0 makes all runs one after another in this very process, which is what debuggers like (and the only way
+            on systems that cannot fork).
     """
 
     jobs: int = 1
@@ -52,8 +55,9 @@ class LocalExecutor:
         ids, todo = pending(runs, store, options, on_event)
         failures: dict[str, str] = {}
         if todo and self.jobs and hasattr(os, "fork"):
-            threads = options.threads or threads_per_run(min(self.jobs, len(todo)))
-            job = _Job(store, replace(options, threads=threads), on_event, todo, self.jobs, failures)
+            queue = deque(group(todo, self.jobs))
+            threads = options.threads or threads_per_run(min(self.jobs, len(queue)))
+            job = _Job(store, replace(options, threads=threads), on_event, todo, self.jobs, failures, queue)
             job.work()
         elif todo:
             _one_after_another(todo, store, options, on_event, failures)
@@ -92,7 +96,7 @@ def _start_nursery() -> subprocess.Popen[bytes]:
 
 @dataclass
 class _Job:
-    """One call of `run_all`: a nursery, the runs in it, those to come and those that others are making."""
+    """One call of `run_all`: a nursery, the runs in it, those to come (in groups) and those that others are making."""
 
     store: Store
     options: RunOptions
@@ -100,13 +104,13 @@ class _Job:
     todo: dict[str, RunSettings]
     slots: int
     failures: dict[str, str]
-    queue: deque[str] = field(default_factory=deque)
+    queue: deque[tuple[str, ...]]
     running: set[str] = field(default_factory=set)
+    processes: int = 0
     elsewhere: set[str] = field(default_factory=set)
     stopping: bool = False
 
     def work(self) -> None:
-        self.queue.extend(self.todo)
         self.nursery = _start_nursery()
         try:
             while self.running or ((self.queue or self.elsewhere) and not self.stopping):
@@ -122,27 +126,27 @@ class _Job:
             raise KeyboardInterrupt
 
     def _advance(self) -> None:
-        while self.queue and len(self.running) < self.slots and not self.stopping:
+        while self.queue and self.processes < self.slots and not self.stopping:
             self._start(self.queue.popleft())
         if self.running:
             self._listen()
         elif self.elsewhere and not self.queue:
             self._wait_for_others()
 
-    def _start(self, run: str) -> None:
-        owner = alive_claim(self.store.folder(run))
-        if owner is not None:
-            self._leave_to_others(run, f"being made by {describe(owner)}")
-            return
-        settings = self.todo[run]
-        job = {
-            "run": run,
-            "settings": settings.to_dict(),
-            "store": str(self.store.directory.absolute()),
-            "options": asdict(self.options),
-        }
-        self.running.add(run)
-        self._tell(job)
+    def _start(self, runs: tuple[str, ...]) -> None:
+        """Have a process make these runs, except those that others are making."""
+        ours = {}
+        for run in runs:
+            owner = alive_claim(self.store.folder(run))
+            if owner is not None:
+                self._leave_to_others(run, f"being made by {describe(owner)}")
+            else:
+                ours[run] = self.todo[run].to_dict()
+        if ours:
+            self.running |= ours.keys()
+            self.processes += 1
+            directory = str(self.store.directory.absolute())
+            self._tell({"runs": ours, "store": directory, "options": asdict(self.options)})
 
     def _listen(self) -> None:
         """Take one event from the nursery."""
@@ -152,7 +156,9 @@ class _Job:
         event: dict[str, Any] = json.loads(line)
         run, kind = event.pop("run"), event.pop("kind")
         if kind == "exit":
-            self._ended(run, event["code"])
+            self.processes -= 1
+            for run in event["runs"]:
+                self._ended(run, event["code"])
         elif kind == "elsewhere":
             self._leave_to_others(run, event["text"])
         elif kind == "failed":
@@ -188,7 +194,7 @@ class _Job:
                 self.on_event(Event(record.status, run, self.todo[run], text=record.reason))
             elif alive_claim(self.store.folder(run)) is None:
                 self.elsewhere.discard(run)
-                self.queue.append(run)
+                self.queue.append((run,))
         if self.elsewhere and not self.queue:
             time.sleep(WAIT_SECONDS)
 

@@ -1,4 +1,6 @@
-"""A process that imports torch once and then forks one process per run: what `LocalExecutor` starts.
+"""A process that imports torch once and then forks one process per job: what `LocalExecutor` starts.
+
+A job is a run, or some runs that are trained together.
 
 It speaks JSON lines: jobs and "stop" on standard input, events on standard output. When its input closes, because the
 process that started it is gone however that came about, it ends its children and itself.
@@ -19,7 +21,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -30,9 +32,11 @@ import torch
 
 from orthocl.errors import OrthoclError
 from orthocl.lab.claims import ClaimedError
-from orthocl.lab.run import InterruptedRun, PausedRun, RunObserver, RunOptions, execute, total_steps
+from orthocl.lab.keeper import InterruptedRun, PausedRun
+from orthocl.lab.run import RunObserver, RunOptions, execute, total_steps
 from orthocl.lab.settings import RunSettings
 from orthocl.lab.store import Store
+from orthocl.lab.together import execute_together
 from orthocl.methods import Learner
 from orthocl.streams import Stream
 from orthocl.training import Progress
@@ -107,9 +111,9 @@ def send(channel: int, **event: Any) -> None:
 
 @dataclass
 class Child:
-    """A running run."""
+    """A process that makes runs."""
 
-    run: str
+    runs: list[str]
     pid: int
     alive: int
     """Read end of a pipe whose other end only the child holds: it closes when the child ends."""
@@ -132,7 +136,7 @@ def main() -> None:
             if source != 0:
                 child = children.pop(source)
                 os.close(source)
-                send(channel, kind="exit", run=child.run, code=_wait(child.pid))
+                send(channel, kind="exit", run="", runs=child.runs, code=_wait(child.pid))
                 continue
             block = os.read(0, 65536)
             if not block:
@@ -160,46 +164,90 @@ def _obey(command: dict[str, Any], children: dict[int, Child], channel: int) -> 
         _child(command, channel)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
     os.close(held)
-    children[alive] = Child(command["run"], pid, alive)
+    children[alive] = Child(list(command["runs"]), pid, alive)
 
 
 def _child(job: dict[str, Any], channel: int) -> NoReturn:
-    """Make one run and never return."""
+    """Make the runs of a job and never return."""
     stopping = threading.Event()
     for number in STOPS:
         signal.signal(number, lambda *_: stopping.set())
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
-    run, settings = job["run"], RunSettings.from_dict(job["settings"])
-    store = Store(job["store"])
-    log = store.folder(run) / "output.log"
     code = 1
+    store = Store(job["store"])
+    runs = {run: RunSettings.from_dict(settings) for run, settings in job["runs"].items()}
+    log = store.folder(next(iter(runs))) / "output.log"
     try:
         _redirect(log)
         options = RunOptions(**{**job["options"], "trackers": tuple(job["options"]["trackers"])})
-        observers: list[RunObserver] = [Reporter(partial(send, channel), run, settings)]
-        if options.trackers:
-            from orthocl.lab.trackers import make_trackers
-
-            observers += make_trackers(options.trackers, store.directory)
-        execute(settings, store, options=options, observers=observers, stop=stopping.is_set)
-        code = 0
-    except ClaimedError as error:
-        send(channel, run=run, kind="elsewhere", text=str(error))
-    except PausedRun as error:
-        send(channel, run=run, kind="paused", text=str(error))
-    except InterruptedRun as error:
-        send(channel, run=run, kind="interrupted", text=str(error))
-    except OrthoclError as error:
-        send(channel, run=run, kind="failed", text=str(error))
+        work = _Work(store, options, partial(send, channel), stopping.is_set)
+        code = 0 if work.make(runs) else 1
     except BaseException as error:
         traceback.print_exc()
-        send(channel, run=run, kind="failed", text=f"{type(error).__name__}: {error}")
+        for run in runs:
+            send(channel, run=run, kind="failed", text=f"{type(error).__name__}: {error}")
     finally:
         with suppress(OSError, ValueError):
             sys.stderr.flush()
             if not log.stat().st_size:
                 log.unlink()
         os._exit(code)
+
+
+@dataclass
+class _Work:
+    """How a child makes its runs and says what became of them."""
+
+    store: Store
+    options: RunOptions
+    tell: Callable[..., None]
+    stop: Callable[[], bool]
+
+    def make(self, runs: Mapping[str, RunSettings]) -> bool:
+        """Make all runs: together if there are several, else or if that fails one after another."""
+        if len(runs) > 1:
+            try:
+                watchers = [self._observers(run, settings) for run, settings in runs.items()]
+                made = execute_together(
+                    list(runs.values()), self.store, options=self.options, observers=watchers, stop=self.stop
+                )
+                if made is not None:
+                    return True
+            except InterruptedRun as error:
+                kind = "paused" if isinstance(error, PausedRun) else "interrupted"
+                for run in runs:
+                    self.tell(run=run, kind=kind, text=str(error))
+                return False
+            except Exception:  # of one of them: made alone, it will say so, and the others go on
+                traceback.print_exc()
+        made = [self._alone(run, settings) for run, settings in runs.items()]
+        return all(made)
+
+    def _alone(self, run: str, settings: RunSettings) -> bool:
+        try:
+            observers = self._observers(run, settings)
+            execute(settings, self.store, options=self.options, observers=observers, stop=self.stop)
+            return True
+        except ClaimedError as error:
+            self.tell(run=run, kind="elsewhere", text=str(error))
+        except PausedRun as error:
+            self.tell(run=run, kind="paused", text=str(error))
+        except InterruptedRun as error:
+            self.tell(run=run, kind="interrupted", text=str(error))
+        except OrthoclError as error:
+            self.tell(run=run, kind="failed", text=str(error))
+        except Exception as error:
+            traceback.print_exc()
+            self.tell(run=run, kind="failed", text=f"{type(error).__name__}: {error}")
+        return False
+
+    def _observers(self, run: str, settings: RunSettings) -> list[RunObserver]:
+        observers: list[RunObserver] = [Reporter(self.tell, run, settings)]
+        if self.options.trackers:
+            from orthocl.lab.trackers import make_trackers
+
+            observers += make_trackers(self.options.trackers, self.store.directory)
+        return observers
 
 
 def _redirect(log: Path) -> None:

@@ -13,7 +13,8 @@ from typing import Any, Literal
 from orthocl.errors import OrthoclError, SettingsError
 from orthocl.lab.claims import HEARTBEAT, TIMEOUT, ClaimedError
 from orthocl.lab.executors.nursery import Reporter
-from orthocl.lab.run import InterruptedRun, RunObserver, RunOptions, execute
+from orthocl.lab.keeper import InterruptedRun
+from orthocl.lab.run import RunObserver, RunOptions, execute
 from orthocl.lab.settings import RunSettings
 from orthocl.lab.store import Store
 
