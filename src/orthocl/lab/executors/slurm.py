@@ -41,6 +41,7 @@ from orthocl.lab.executors.remote import (
 from orthocl.lab.run import RunOptions
 from orthocl.lab.settings import RunSettings
 from orthocl.lab.store import Store
+from orthocl.lab.text import counted
 
 WAITING = {
     "PENDING",
@@ -236,7 +237,7 @@ class _Session:
             self.on_event(Event("interrupted", run, settings, text=f"Slurm job {job} was cancelled"))
         elif 0 < (self.options.pause_after or 0) <= len(finished_tasks(self.store.folder(run))):
             self.on_event(
-                Event("interrupted", run, settings, text=f"paused after {self.options.pause_after} tasks")
+                Event("interrupted", run, settings, text=f"paused after {counted(self.options.pause_after or 0, 'task')}")
             )
         elif self.tries[run] <= self.executor.retries:
             text = f"Slurm job {job} ended as {state} without a result, try {self.tries[run] + 1}"
