@@ -14,10 +14,10 @@ kernel of the first layer is looked up, not computed), is measured with loops wr
 runs divided by time of the batched form, on two shared cores:
 
     step rule              2 seeds   3 seeds   5 seeds   8 seeds
-    plain training           1.41      1.53      1.64      1.56    all weights and losses equal to the bit
-    OGD, 100 directions      1.25                1.46
-    OGD, 700 directions      1.00                1.00
-    OGD, 1400 directions     0.92                0.97
+    plain training           1.37      1.47      1.54      1.55    all weights and losses equal to the bit
+    OGD, 100 directions      1.28                1.53
+    OGD, 700 directions      1.02                0.96
+    OGD, 1400 directions     0.93                1.05
 
 So plain training is done together (up to five seeds, and never so many that a core is idle); for OGD the gain is gone
 after the first tasks: seeds of other methods are separate processes.
