@@ -119,6 +119,14 @@ def test_a_diverging_run_stops_all_and_the_others_go_on_alone(store, tiny):
     assert [outcome.record.provenance["together"] for outcome in outcomes[2:]] == [2, 2]
 
 
+def test_with_trackers_every_run_has_its_own_process(store, tiny):
+    pytest.importorskip("tensorboard")
+    options = replace(OPTIONS, trackers=("tensorboard",))
+    runs = [tiny(seed=1), tiny(seed=2)]
+    outcomes = LocalExecutor(jobs=1).run_all(runs, store, options=options, on_event=lambda event: None)
+    assert [outcome.record.provenance["together"] for outcome in outcomes] == [1, 1]
+
+
 def test_groups_keep_all_processes_busy(tiny):
     seeds = {f"s{seed}": tiny(seed=seed) for seed in range(1, 11)}
     assert [len(runs) for runs in group(seeds, 1)] == [5, 5]

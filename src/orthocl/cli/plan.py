@@ -153,7 +153,8 @@ def print_plan(console: Console, found: Plan) -> None:
         verdict = "fits" if found.caches else "does not fit the budget"
         console.print(
             f"\nCaching the first layer's input kernel for a whole task would take {size(found.cache_bytes)} more "
-            f"and save {found.cache_saves / 1e6:,.1f} M multiply-adds a step: {verdict}.",
+            "(of disk instead, with ORTHOCL_SCRATCH set to a folder) and save "
+            f"{found.cache_saves / 1e6:,.1f} M multiply-adds a step: {verdict}.",
             highlight=False,
         )
     for number, line in enumerate(found.advice()):

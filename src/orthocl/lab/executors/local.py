@@ -55,7 +55,8 @@ class LocalExecutor:
         ids, todo = pending(runs, store, options, on_event)
         failures: dict[str, str] = {}
         if todo and self.jobs and hasattr(os, "fork"):
-            queue = deque(group(todo, self.jobs))
+            # Trackers keep one run per process.
+            queue = deque([(run,) for run in todo] if options.trackers else group(todo, self.jobs))
             threads = options.threads or threads_per_run(min(self.jobs, len(queue)))
             job = _Job(store, replace(options, threads=threads), on_event, todo, self.jobs, failures, queue)
             job.work()

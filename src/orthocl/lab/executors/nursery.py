@@ -220,8 +220,8 @@ class _Work:
                 return False
             except Exception:  # of one of them: made alone, it will say so, and the others go on
                 traceback.print_exc()
-        made = [self._alone(run, settings) for run, settings in runs.items()]
-        return all(made)
+        successes = [self._alone(run, settings) for run, settings in runs.items()]
+        return all(successes)
 
     def _alone(self, run: str, settings: RunSettings) -> bool:
         try:

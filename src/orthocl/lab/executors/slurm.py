@@ -236,9 +236,8 @@ class _Session:
         elif state.startswith("CANCELLED"):
             self.on_event(Event("interrupted", run, settings, text=f"Slurm job {job} was cancelled"))
         elif 0 < (self.options.pause_after or 0) <= len(finished_tasks(self.store.folder(run))):
-            self.on_event(
-                Event("interrupted", run, settings, text=f"paused after {counted(self.options.pause_after or 0, 'task')}")
-            )
+            text = f"paused after {counted(self.options.pause_after or 0, 'task')}"
+            self.on_event(Event("paused", run, settings, text=text))
         elif self.tries[run] <= self.executor.retries:
             text = f"Slurm job {job} ended as {state} without a result, try {self.tries[run] + 1}"
             self.on_event(Event("note", run, settings, text=f"{text} of {1 + self.executor.retries}"))
