@@ -335,7 +335,7 @@ def plot(result: dict[str, object], folder: Path) -> None:
         axes[1, column].set_xlabel(label)
     axes[0, 0].set_ylabel("ms a step")
     axes[1, 0].set_ylabel("memory, MB")
-    axes[1, 0].legend(fontsize=8)
+    figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside upper center", ncols=5, fontsize=8)
     folder.mkdir(parents=True, exist_ok=True)
     figure.savefig(folder / "projection.svg", metadata={"Date": None})
 
