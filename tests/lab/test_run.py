@@ -193,3 +193,13 @@ def test_a_run_that_is_taken_over_stops(store, tiny):
 def test_weights_are_kept_only_if_wanted(store, tiny):
     record = execute(tiny(), store, options=RunOptions(keep_weights=False))
     assert not (store.folder(record.id) / "weights.safetensors").exists()
+
+
+def test_where_the_input_kernel_is_cached_changes_nothing(tmp_path, tiny, monkeypatch):
+    run = tiny("ogd", settings={"memory_per_task": 20})
+    plain = execute(run, Store(tmp_path / "memory"))
+    monkeypatch.setenv("ORTHOCL_SCRATCH", str(tmp_path))
+    assert execute(run, Store(tmp_path / "disk")).result_hash == plain.result_hash
+    monkeypatch.setenv("ORTHOCL_SCRATCH", str(tmp_path / "missing"))
+    with pytest.raises(StoreError, match="scratch folder"):
+        execute(run, Store(tmp_path / "none"))

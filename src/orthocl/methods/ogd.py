@@ -160,7 +160,7 @@ class OGD(Method):
     def remove_adapter(self, learner: Learner) -> None:
         """Fold the adapter into the weights and the momentum, and take it off the model."""
         if self.adapter is not None:
-            self.peak = self.nbytes()
+            self.peak = self.nbytes() + self.adapter.disk_bytes  # records do not depend on where the cache is
             self.adapter.remove()
             self.adapter, learner.on_batch = None, None
             if self.subspace is not None:

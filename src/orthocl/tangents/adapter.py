@@ -177,7 +177,12 @@ class Adapter:
     @property
     def cached_bytes(self) -> int:
         """Bytes of the cached input kernel, in memory or on disk."""
-        return self._cache_size(on_disk=False) + self._cache_size(on_disk=True)
+        return self._cache_size(on_disk=False) + self.disk_bytes
+
+    @property
+    def disk_bytes(self) -> int:
+        """Bytes of it on disk."""
+        return self._cache_size(on_disk=True)
 
     def _cache_size(self, on_disk: bool) -> int:
         caches = [layer.cache for layer in self.layers if layer.cache_on_disk is on_disk]
