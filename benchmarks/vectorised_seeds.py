@@ -19,8 +19,9 @@ runs divided by time of the batched form, on two shared cores:
     OGD, 700 directions      1.02                0.96
     OGD, 1400 directions     0.93                1.05
 
-So plain training is done together (up to five seeds, and never so many that a core is idle); for OGD the gain is gone
-after the first tasks: seeds of other methods are separate processes.
+So plain training can be done together (`RunOptions.together`: up to five seeds, and never so many that a core is idle).
+Not by default, because other shapes than this one were seen to differ in their last bits. For OGD the gain is gone
+after the first tasks.
 """
 
 from __future__ import annotations

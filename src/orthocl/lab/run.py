@@ -32,7 +32,7 @@ from orthocl.training.seeds import derive_seed
 
 @dataclass(frozen=True)
 class RunOptions:
-    """How to execute a run; none of these has an influence on its result.
+    """How to execute a run; none of these has an influence on its result, but for last bits through `together`.
 
     Args:
         checkpoint_seconds: at least this much time between checkpoints within a task.
@@ -42,6 +42,8 @@ class RunOptions:
             because sums over threads round differently.
         trackers: names of trackers to report to, such as "tensorboard".
         pause_after: stop after this many tasks, with a checkpoint, as if interrupted; a later call goes on.
+        together: let the local executor make some seeds of plain training as one batched computation, which is faster.
+            The last bits of a result may then depend on which seeds were made together.
     """
 
     checkpoint_seconds: float = 120.0
@@ -50,6 +52,7 @@ class RunOptions:
     threads: int | None = None
     trackers: tuple[str, ...] = ()
     pause_after: int | None = None
+    together: bool = False
 
 
 class RunObserver(Observer):

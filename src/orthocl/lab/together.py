@@ -1,7 +1,7 @@
 """Several seeds of one setting, made in one process as one batched computation where that saves time.
 
-Which runs are put together has no influence on their results: see `training.together`. So nothing is lost when it does
-not work out: each run goes on alone from its own checkpoint.
+Only when asked for (`RunOptions.together`): results agree with those of runs made alone to rounding, and mostly but not
+certainly to the bit, see `training.together`. When it does not work out, each run goes on alone from its checkpoint.
 """
 
 from __future__ import annotations
