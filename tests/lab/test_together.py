@@ -3,33 +3,16 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-import torch
 
-from orthocl.lab import InterruptedRun, RunObserver, RunOptions, RunSettings, Store, execute
+from orthocl.errors import TrainingError
+from orthocl.lab import InterruptedRun, RunObserver, RunOptions, Store, execute
 from orthocl.lab.executors.local import LocalExecutor
 from orthocl.lab.run import build_learner, identify, make_stream
+from orthocl.lab.settings import NetSettings
 from orthocl.lab.together import execute_together, group
-from orthocl.training.together import Member, why_not_together
+from orthocl.training import train
 
-OPTIONS = RunOptions(threads=1, together=True)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def processor():
-    """Runs are made together only where batched products round like single ones."""
-    torch.set_num_threads(1)
-    run = RunSettings.from_dict(
-        {
-            "stream": {"name": "rotated-mnist-mini", "tasks": 1, "train_size": 200, "test_size": 10},
-            "method": {"name": "sgd"},
-            "net": {"name": "mlp", "settings": {"hidden": [16]}},
-            "train": {"batch_size": 10},
-        }
-    ).resolved()
-    stream = make_stream(run.stream)
-    members = [Member(build_learner(run, stream), stream, seed) for seed in range(3)]
-    if why_not_together(members, run.train) is not None:
-        pytest.skip("batched products round differently on this processor")
+OPTIONS = RunOptions(threads=1)
 
 
 @pytest.fixture
@@ -41,6 +24,14 @@ def alone(tmp_path):
         return [execute(run, store, options=OPTIONS) for run in runs]
 
     return make
+
+
+def test_a_run_alone_is_trained_as_by_the_bare_loop(store, tiny):
+    run = tiny(seed=1).resolved()
+    stream = make_stream(run.stream)
+    progress = train(build_learner(run, stream), stream, run.train, seed=run.seed)
+    found = execute(run, store, options=OPTIONS).result
+    assert (found.accuracies, found.losses) == (progress.accuracies, progress.losses)
 
 
 def results(records):
@@ -125,9 +116,10 @@ def test_each_has_its_own_watchers(store, tiny):
         assert listener.heard == ["run"] + ["step"] * 3 * 40 + ["record", "end"]
 
 
-def test_diverging_runs_are_made_alone_and_fail_alone(store, tiny):
+def test_a_diverging_run_stops_all_and_the_others_go_on_alone(store, tiny):
     runs = [tiny(seed=seed, train={"learning_rate": 1e30}) for seed in (1, 2)]
-    assert execute_together(runs, store, options=OPTIONS) is None  # seen by the trial
+    with pytest.raises(TrainingError, match="the loss became"):
+        execute_together(runs, store, options=OPTIONS)
     events = []
     outcomes = LocalExecutor(jobs=1).run_all(
         [*runs, tiny(seed=1), tiny(seed=2)], store, options=OPTIONS, on_event=events.append
@@ -135,13 +127,6 @@ def test_diverging_runs_are_made_alone_and_fail_alone(store, tiny):
     assert [outcome.status for outcome in outcomes] == ["failed", "failed", "finished", "finished"]
     assert all("the loss became" in outcome.reason for outcome in outcomes[:2])
     assert [outcome.record.provenance["together"] for outcome in outcomes[2:]] == [2, 2]
-
-
-def test_unless_asked_for_every_run_has_its_own_process(store, tiny):
-    outcomes = LocalExecutor(jobs=1).run_all(
-        [tiny(seed=1), tiny(seed=2)], store, options=RunOptions(threads=1), on_event=lambda event: None
-    )
-    assert [outcome.record.provenance["together"] for outcome in outcomes] == [1, 1]
 
 
 def test_with_trackers_every_run_has_its_own_process(store, tiny):
@@ -171,3 +156,9 @@ def test_only_seeds_of_one_setting_are_grouped(tiny):
         "d": tiny(seed=1, train={"learning_rate": 0.1}),
     }
     assert group(runs, 1) == [("a", "c"), ("b", "d")]
+
+
+def test_wide_networks_are_not_grouped(tiny):
+    net = NetSettings("mlp", {"hidden": [100, 400]})
+    runs = {name: replace(tiny(seed=seed), net=net) for seed, name in enumerate("ab")}
+    assert group(runs, 1) == [("a",), ("b",)]

@@ -28,11 +28,12 @@ from orthocl.streams import Stream, make
 from orthocl.training import Observer, Progress, TrainSettings, attach, train
 from orthocl.training.checkpoint import load_checkpoint
 from orthocl.training.seeds import derive_seed
+from orthocl.training.together import Member, train_together, why_not_together
 
 
 @dataclass(frozen=True)
 class RunOptions:
-    """How to execute a run; none of these has an influence on its result, but for last bits through `together`.
+    """How to execute a run; none of these has an influence on its result.
 
     Args:
         checkpoint_seconds: at least this much time between checkpoints within a task.
@@ -42,8 +43,6 @@ class RunOptions:
             because sums over threads round differently.
         trackers: names of trackers to report to, such as "tensorboard".
         pause_after: stop after this many tasks, with a checkpoint, as if interrupted; a later call goes on.
-        together: let the local executor make some seeds of plain training as one batched computation, which is faster.
-            The last bits of a result may then depend on which seeds were made together.
     """
 
     checkpoint_seconds: float = 120.0
@@ -52,7 +51,6 @@ class RunOptions:
     threads: int | None = None
     trackers: tuple[str, ...] = ()
     pause_after: int | None = None
-    together: bool = False
 
 
 class RunObserver(Observer):
@@ -124,14 +122,7 @@ def _make(attempt: Attempt) -> Record:
         torch.set_num_threads(attempt.begin())
         try:
             attempt.prepare()
-            progress = train(
-                attempt.learner,
-                stream,
-                settings.train,
-                seed=settings.seed,
-                progress=attempt.progress,
-                observers=attempt.watchers,
-            )
+            progress = _train(attempt)
         except UnsupportedError as error:
             record = Record(
                 run, settings, describe_stream(stream), "unsupported", str(error), provenance=circumstances()
@@ -144,6 +135,21 @@ def _make(attempt: Attempt) -> Record:
             store.write_failure(run, _failure(error))
             raise
         return attempt.conclude(progress)
+
+
+def _train(attempt: Attempt) -> Progress:
+    """Train, with the written-out steps of `training.together` where they can be had: they are faster, to the bit."""
+    settings, member = attempt.settings.train, attempt.member
+    if why_not_together([member], settings) is None:
+        return train_together([member], settings)[0]
+    return train(
+        member.learner,
+        member.stream,
+        settings,
+        seed=member.seed,
+        progress=member.progress,
+        observers=member.observers,
+    )
 
 
 @dataclass
@@ -189,9 +195,10 @@ class Attempt:
             self.keeper.resumed(self.progress)
 
     @property
-    def watchers(self) -> Sequence[Observer]:
-        """Everybody who watches the training."""
-        return (self.keeper, *self.observers)
+    def member(self) -> Member:
+        """The prepared run as the training loop wants it, with everybody who watches."""
+        watchers = (self.keeper, *self.observers)
+        return Member(self.learner, self.stream, self.settings.seed, self.progress, watchers)
 
     def conclude(self, progress: Progress) -> Record:
         """Write the record, and the weights before it."""

@@ -1,7 +1,7 @@
-"""Several seeds of one setting, made in one process as one batched computation where that saves time.
+"""Several seeds of one setting, made in one process as one computation where that saves time.
 
-Only when asked for (`RunOptions.together`): results agree with those of runs made alone to rounding, and mostly but not
-certainly to the bit, see `training.together`. When it does not work out, each run goes on alone from its checkpoint.
+Which runs are put together has no influence on their results: see `training.together`. So nothing is lost when it does
+not work out: each run goes on alone from its own checkpoint.
 """
 
 from __future__ import annotations
@@ -17,10 +17,11 @@ from orthocl.lab.record import Record
 from orthocl.lab.run import Attempt, RunObserver, RunOptions, make_stream, threads
 from orthocl.lab.settings import RunSettings, run_id
 from orthocl.lab.store import Store
-from orthocl.training.together import Member, train_together, why_not_together
+from orthocl.training.together import train_together, why_not_together
 
 LARGEST_GROUP = 5
-"""More seeds in one computation gain nothing: by then the time goes on arithmetic."""
+LARGEST_WIDTH = 150
+"""More seeds, or wider layers, in one computation gain nothing: by then the time goes on arithmetic."""
 
 
 def group(todo: Mapping[str, RunSettings], processes: int) -> list[tuple[str, ...]]:
@@ -49,9 +50,11 @@ def group(todo: Mapping[str, RunSettings], processes: int) -> list[tuple[str, ..
 
 
 def _is_plain(settings: RunSettings) -> bool:
-    """Whether a run may be one of those that `why_not_together` lets through: cheap to see."""
+    """Whether a run may be one of those that `why_not_together` lets through, and gains by it: cheap to see."""
     resolved = settings.resolved()
-    return resolved.method.name == "sgd" and resolved.net.name == "mlp"
+    if resolved.method.name != "sgd" or resolved.net.name != "mlp":
+        return False
+    return all(width <= LARGEST_WIDTH for width in resolved.net.settings["hidden"])
 
 
 def execute_together(
@@ -96,7 +99,7 @@ def execute_together(
             return None
         for attempt in attempts:
             attempt.prepare()
-        members = [Member(a.learner, a.stream, a.settings.seed, a.progress, a.watchers) for a in attempts]
+        members = [attempt.member for attempt in attempts]
         if why_not_together(members, settings[0].train) is not None:
             return None
         for attempt in attempts:

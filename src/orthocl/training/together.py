@@ -1,12 +1,10 @@
-"""Several seeds of one setting, trained as one batched computation.
+"""Several seeds of one setting, trained as one computation.
 
-A step of a small network is half Python. Networks of one shape stack to one network with one more dimension, whose step
-costs little more Python than that of one: `benchmarks/vectorised_seeds.py` measures the gain. Each network sees the
-batches, and takes the steps, that it would see and take alone. Records may not depend on who was trained with whom, so
-runs are put together only where some batched steps were seen to be the same to the last bit as single ones. Mostly they
-are, but not for all shapes (matrix products may sum in another order where a network's share of a stacked tensor is not
-aligned as a tensor of its own), no library promises it, and a trial proves nothing: of 406 random settings that passed
-it, one differed later in its last bits. So this is done only where it is asked for.
+A step of a small network is half Python and bookkeeping. Here a step of several networks of one shape is written out
+and shares what can be shared: `benchmarks/vectorised_seeds.py` measures the gain. Each network sees the batches, and
+takes the steps, that it would see and take alone, to the bit, so that no record depends on who was trained with whom.
+(Batched matrix products, `bmm`, are no faster than single ones on large enough networks, and round differently for some
+shapes: so each product is one network's.)
 
 Plain training of multilayer perceptrons only: `why_not_together` says what else stands in the way. Other methods have
 steps of their own, whose arithmetic outweighs the Python.
@@ -14,7 +12,6 @@ steps of their own, whose arithmetic outweighs the Python.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -39,7 +36,8 @@ from orthocl.training.loop import (
     start,
 )
 
-TRIAL_STEPS = 8
+aten = torch.ops.aten
+ALIGNMENT = 64  # bytes: where torch lets tensors begin
 
 
 @dataclass
@@ -85,6 +83,8 @@ def why_not_together(members: Sequence[Member], settings: TrainSettings) -> str 
         layers = linear_layers(learner.model)
         if layers is None:
             return "only multilayer perceptrons without dropout are trained together"
+        if any(1 in layer.weight.shape for layer in layers):
+            return "products with layers of one unit are taken differently"  # whose matrices are their own transposes
         if learner.device.type != "cpu":
             return "only networks on the processor are trained together"
         if [layer.weight.shape for layer in layers] != [
@@ -95,38 +95,7 @@ def why_not_together(members: Sequence[Member], settings: TrainSettings) -> str 
             return "the tasks have different sizes"
         if (member.progress.task, member.progress.step) != (first.progress.task, first.progress.step):
             return "the runs stand at different steps"
-    return (
-        None
-        if _same_bits(members, settings)
-        else "batched products of these shapes round differently on this processor"
-    )
-
-
-def _same_bits(members: Sequence[Member], settings: TrainSettings) -> bool:
-    """Whether steps together are to the bit steps of each alone: tried on copies, with each size of batch."""
-    task, rate = members[0].stream.task(1), settings.learning_rate
-    count = len(task.train)
-    for size in {min(settings.batch_size, count), count % settings.batch_size} - {0}:
-        stacked, single = ([copy.deepcopy(m.learner.model) for m in members] for _ in range(2))
-        nets = StackedNets(stacked)
-        optimizers = [torch.optim.SGD(model.parameters(), lr=rate) for model in single]
-        for trial in range(TRIAL_STEPS):
-            inputs, targets = task.train.samples(torch.arange(trial, trial + size) % count)
-            x = members[0].learner.to_model(inputs)
-            with torch.no_grad():
-                batch = torch.stack([x.flatten(1)] * len(members)), torch.stack([targets] * len(members))
-                losses = nets.step(*batch, rate)
-            for model, optimizer, loss in zip(single, optimizers, losses, strict=True):
-                optimizer.zero_grad()
-                value = default_loss(model(x), targets)
-                value.backward()
-                optimizer.step()
-                if value.item() != loss:
-                    return False
-        for model, other in zip(stacked, single, strict=True):
-            if not all(map(torch.equal, model.parameters(), other.parameters())):
-                return False
-    return True
+    return None
 
 
 def _size(task: Task) -> tuple[int, int]:
@@ -146,65 +115,102 @@ def linear_layers(model: nn.Module) -> list[nn.Linear] | None:
     return layers if alternating and all(p.requires_grad for p in model.parameters()) else None
 
 
-class StackedNets:
-    """Multilayer perceptrons of one shape as one: their weights become views of stacked ones, until `release`.
+class NetsTogether:
+    """Multilayer perceptrons of one shape that take their steps together.
 
-    The backward pass is written out: the products that autograd takes for one network, in the same order.
+    The backward pass is written out. Matrix products, sums and losses are those that autograd takes for one network, on
+    operands of the same shape and alignment, so that each network's numbers are to the bit those it would have alone;
+    what acts on each number by itself is done for all networks at once.
     """
 
     def __init__(self, models: Sequence[nn.Module]):
-        self._own: list[nn.Parameter] = []
-        self.layers: list[tuple[Tensor, Tensor]] = []
-        for layers in zip(*(linear_layers(model) or () for model in models), strict=True):
-            weight, bias = ([layer.weight for layer in layers], [layer.bias for layer in layers])
-            self.layers.append((self._stack(weight), self._stack(bias)))
+        self._layers = [
+            [(layer.weight.detach(), layer.weight.detach().t(), layer.bias.detach()) for layer in layers]
+            for layers in zip(*(linear_layers(model) or () for model in models), strict=True)
+        ]
+        self._gradients = [
+            [(torch.empty_like(weight), torch.empty_like(bias)) for weight, _, bias in layer]
+            for layer in self._layers
+        ]
+        self._buffers: dict[int, list[tuple[_Stack, _Stack]]] = {}
 
-    def _stack(self, own: Sequence[nn.Parameter]) -> Tensor:
-        stacked = torch.stack([parameter.detach() for parameter in own])
-        for view, parameter in zip(stacked.unbind(), own, strict=True):
-            parameter.data = view
-        self._own += own
-        return stacked
-
-    def step(self, x: Tensor, targets: Tensor, learning_rate: float) -> list[float]:
+    def step(
+        self, data: Sequence[tuple[Tensor, Tensor]], index: Sequence[Tensor], rate: float
+    ) -> list[float]:
         """A step of each network on its own batch.
 
         Args:
-            x: (networks, samples, inputs).
-            targets: (networks, samples).
-            learning_rate: of all of them.
+            data: inputs (samples by rows) and targets of each network's task.
+            index: positions of each network's batch: equally many.
+            rate: learning rate of all of them.
 
         Returns:
             The mean loss of each network before the step.
         """
-        inputs = []
-        for number, (weight, bias) in enumerate(self.layers):
-            inputs.append(x.relu_() if number else x)
-            x = torch.baddbmm(bias[:, None], inputs[-1], weight.transpose(1, 2))
-        dz, losses = _loss_gradient(x, targets)
-        for number in range(len(self.layers) - 1, -1, -1):
-            weight, bias = self.layers[number]
-            dx = torch.bmm(dz, weight) if number else dz
-            weight.add_(torch.bmm(dz.transpose(1, 2), inputs[number]), alpha=-learning_rate)
-            bias.add_(dz.sum(1), alpha=-learning_rate)
-            dz = torch.where(inputs[number] > 0, dx, 0.0) if number else dx
-        return losses
+        buffers = self._buffers_for(len(index[0]))
+        for (inputs, _), positions, x in zip(data, index, buffers[0][0].each, strict=True):
+            torch.index_select(inputs, 0, positions, out=x)
+        for number, layer in enumerate(self._layers):
+            for (_, weight_t, bias), x, z in zip(
+                layer, buffers[number][0].each, buffers[number + 1][0].each, strict=True
+            ):
+                torch.addmm(bias, x, weight_t, out=z)
+            if number < len(self._layers) - 1:
+                buffers[number + 1][0].all.relu_()
+        losses = [
+            _loss(z, targets[positions], dz)
+            for (_, targets), positions, z, dz in zip(
+                data, index, buffers[-1][0].each, buffers[-1][1].each, strict=True
+            )
+        ]
+        for number in range(len(self._layers) - 1, -1, -1):
+            self._move(number, buffers, rate)
+        return torch.stack(losses).tolist()
 
-    def release(self) -> None:
-        """Give every network weights of its own again."""
-        for parameter in self._own:
-            parameter.data = parameter.data.clone()
+    def _move(self, number: int, buffers: list[tuple[_Stack, _Stack]], rate: float) -> None:
+        """The backward pass through a layer, and its step."""
+        (inputs, d_inputs), (_, d_outputs) = buffers[number], buffers[number + 1]
+        for k, (weight, _, bias) in enumerate(self._layers[number]):
+            dz, (d_weight, d_bias) = d_outputs.each[k], self._gradients[number][k]
+            if number:
+                torch.mm(dz, weight, out=d_inputs.each[k])
+            torch.mm(dz.t(), inputs.each[k], out=d_weight)
+            torch.sum(dz, 0, out=d_bias)
+            weight.add_(d_weight, alpha=-rate)
+            bias.add_(d_bias, alpha=-rate)
+        if number:
+            aten.threshold_backward.grad_input(d_inputs.all, inputs.all, 0, grad_input=d_inputs.all)
+
+    def _buffers_for(self, samples: int) -> list[tuple[_Stack, _Stack]]:
+        """What enters each layer, and what leaves the last, and the derivatives by it."""
+        if samples not in self._buffers:
+            widths = [layer[0][0].shape[1] for layer in self._layers] + [self._layers[-1][0][0].shape[0]]
+            like, count = self._layers[0][0][0], len(self._layers[0])
+            self._buffers[samples] = [
+                (_Stack(like, count, samples, width), _Stack(like, count, samples, width)) for width in widths
+            ]
+        return self._buffers[samples]
 
 
-def _loss_gradient(outputs: Tensor, targets: Tensor) -> tuple[Tensor, list[float]]:
-    """The derivatives of each network's mean cross-entropy, and those losses."""
-    with torch.enable_grad():
-        leaf = outputs.requires_grad_()
-        logarithms = functional.log_softmax(leaf, -1)
-        total = functional.nll_loss(logarithms.flatten(0, 1), targets.flatten(), reduction="sum")
-        (gradient,) = torch.autograd.grad(total / targets.shape[1], leaf)
-    pairs = zip(logarithms.detach(), targets, strict=True)
-    return gradient, torch.stack([functional.nll_loss(*pair) for pair in pairs]).tolist()
+class _Stack:
+    """One matrix for each network, in one tensor, each aligned as a tensor of its own."""
+
+    def __init__(self, like: Tensor, count: int, rows: int, columns: int):
+        unit = ALIGNMENT // like.element_size()
+        stride = -(-rows * columns // unit) * unit
+        self.all = like.new_zeros(count, stride)
+        self.each = [part[: rows * columns].view(rows, columns) for part in self.all]
+
+
+def _loss(outputs: Tensor, targets: Tensor, gradient: Tensor) -> Tensor:
+    """The mean cross-entropy of one network; its derivatives go into `gradient`."""
+    logarithms = functional.log_softmax(outputs, -1)
+    mean = (targets, None, 1, -100)  # no class weights, the mean, the label that is never seen
+    loss: Tensor
+    loss, weight = aten.nll_loss_forward(logarithms, *mean)
+    by_logarithms = aten.nll_loss_backward(torch.ones_like(loss), logarithms, *mean, weight)
+    aten._log_softmax_backward_data.out(by_logarithms, logarithms, -1, logarithms.dtype, out=gradient)
+    return loss
 
 
 def train_together(members: Sequence[Member], settings: TrainSettings) -> list[Progress]:
@@ -221,15 +227,13 @@ def train_together(members: Sequence[Member], settings: TrainSettings) -> list[P
                 member.learner.batch_size = settings.batch_size
                 resumed = member.progress.step > 0
                 tasks.enter_context(member.learner.learning(member.stream.task(number), resumed=resumed))
-            nets = StackedNets([member.learner.model for member in members])
-            tasks.callback(nets.release)
-            _train_task(members, nets, settings)
+            _train_task(members, NetsTogether([member.learner.model for member in members]), settings)
         _raise_first([_error(member.finish_task) for member in members])
     return [member.progress for member in members]
 
 
 @torch.no_grad()
-def _train_task(members: Sequence[Member], nets: StackedNets, settings: TrainSettings) -> None:
+def _train_task(members: Sequence[Member], nets: NetsTogether, settings: TrainSettings) -> None:
     streams = {id(member.stream): member for member in members}  # often one for all
     samples = {key: _samples(member.learner) for key, member in streams.items()}
     data = [samples[id(member.stream)] for member in members]
@@ -241,14 +245,14 @@ def _train_task(members: Sequence[Member], nets: StackedNets, settings: TrainSet
         if len(member.progress.losses) < task.number:
             member.progress.losses.append([])
         member.learner.model.train()
+        member.learner.note_weights()  # steps are taken, though not by the optimizer
         size, epochs = settings.batch_size, settings.epochs
         orders.append(batches(len(task.train), size, epochs, member.seed, task.number, done))
     clock, evaluating = perf_counter(), sum(member.progress.seconds["evaluate"] for member in members)
     for places in zip(*orders, strict=True):
         step = places[0][0]
-        x = torch.stack([inputs[index] for (inputs, _), (_, index) in zip(data, places, strict=True)])
-        y = torch.stack([targets[index] for (_, targets), (_, index) in zip(data, places, strict=True)])
-        losses = [finite(loss, task, step, rate) for loss in nets.step(x, y, rate)]
+        losses = nets.step(data, [index for _, index in places], rate)
+        losses = [finite(loss, task, step, rate) for loss in losses]
         _raise_first(
             [
                 _error(member.take_note, settings, step, loss, per_epoch)

@@ -37,7 +37,7 @@ class LocalExecutor:
     the same call goes on where it was.
 
     Args:
-        jobs: processes at a time. Each makes one run, or some seeds together if `RunOptions.together` says so.
+        jobs: processes at a time. Each makes one run, or some seeds of plain training together where that is faster.
             0 makes all runs one after another in this very process, which is what debuggers like (and the only way
             on systems that cannot fork).
     """
@@ -55,8 +55,8 @@ class LocalExecutor:
         ids, todo = pending(runs, store, options, on_event)
         failures: dict[str, str] = {}
         if todo and self.jobs and hasattr(os, "fork"):
-            grouped = options.together and not options.trackers  # trackers keep one run per process
-            queue = deque(group(todo, self.jobs) if grouped else [(run,) for run in todo])
+            # Trackers keep one run per process.
+            queue = deque([(run,) for run in todo] if options.trackers else group(todo, self.jobs))
             threads = options.threads or threads_per_run(min(self.jobs, len(queue)))
             job = _Job(store, replace(options, threads=threads), on_event, todo, self.jobs, failures, queue)
             job.work()
