@@ -2,10 +2,10 @@
 
     python benchmarks/laboratory.py [--seconds 60] [--method ogd+]
 
-The same run is made by the bare loop (`training.train`), by `lab.execute` (store, claim with heartbeat, checkpoints,
-progress file, record) and by `lab.run_experiment` (a process of its own as well, which has to import torch first), in
-rounds; the shortest of each counts, because whatever else the machine does only adds. The claim: at most 5 % on a run
-of about a minute.
+The same run is made by the bare loop (`training.train_member`), by `lab.execute` (store, claim with heartbeat,
+checkpoints, progress file, record) and by `lab.run_experiment` (a process of its own as well, which has to import torch
+first), in rounds; the shortest of each counts, because whatever else the machine does only adds. The claim: at most 5 %
+on a run of about a minute.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import torch
 from orthocl.lab import Experiment, RunOptions, RunSettings, Store, execute
 from orthocl.lab.laboratory import ignore, run_experiment
 from orthocl.lab.run import build_learner, make_stream
-from orthocl.training import train
+from orthocl.training.together import Member, train_member
 
 OPTIONS = RunOptions(threads=1, checkpoint_seconds=10.0)
 
@@ -41,7 +41,7 @@ def settings(method: str, epochs: int) -> RunSettings:
 
 def bare(run: RunSettings) -> float:
     stream = make_stream(run.stream)
-    progress = train(build_learner(run, stream), stream, run.train, seed=run.seed)
+    progress = train_member(Member(build_learner(run, stream), stream, run.seed), run.train)
     return progress.accuracies[-1][0]
 
 

@@ -7,7 +7,7 @@ import pytest
 from orthocl.errors import TrainingError
 from orthocl.lab import InterruptedRun, RunObserver, RunOptions, Store, execute
 from orthocl.lab.executors.local import LocalExecutor
-from orthocl.lab.run import build_learner, identify, make_stream
+from orthocl.lab.run import build_learner, identify, make_stream, threads
 from orthocl.lab.settings import NetSettings
 from orthocl.lab.together import execute_together, group
 from orthocl.training import train
@@ -26,10 +26,12 @@ def alone(tmp_path):
     return make
 
 
-def test_a_run_alone_is_trained_as_by_the_bare_loop(store, tiny):
-    run = tiny(seed=1).resolved()
+@pytest.mark.parametrize("method", ["sgd", "ogd", "ogd+", "pca-ogd", "a-gem"])
+def test_a_run_alone_is_trained_as_by_the_bare_loop(store, tiny, method):
+    run = tiny(method, seed=1).resolved()
     stream = make_stream(run.stream)
-    progress = train(build_learner(run, stream), stream, run.train, seed=run.seed)
+    with threads(1):
+        progress = train(build_learner(run, stream), stream, run.train, seed=run.seed)
     found = execute(run, store, options=OPTIONS).result
     assert (found.accuracies, found.losses) == (progress.accuracies, progress.losses)
 

@@ -1,13 +1,11 @@
 from __future__ import annotations
 
-import copy
 from dataclasses import replace
 
 import hypothesis
 import pytest
 import torch
 from hypothesis import strategies as st
-from torch import nn
 
 from orthocl.errors import TrainingError
 from orthocl.methods import EWC, SGD
@@ -15,7 +13,7 @@ from orthocl.nets import MLP, LeNet
 from orthocl.streams import make
 from orthocl.training import Observer, TrainSettings, attach, train
 from orthocl.training.checkpoint import load_checkpoint, save_checkpoint
-from orthocl.training.together import Member, linear_layers, train_together, why_not_together
+from orthocl.training.together import Member, train_together, why_not_together
 
 SETTINGS = TrainSettings(epochs=2, batch_size=13, learning_rate=0.05)
 
@@ -154,7 +152,7 @@ def with_position(member):
 @pytest.mark.parametrize(
     ("other", "settings", "reason"),
     [
-        (lambda: make_member(1, method=EWC()), SETTINGS, "only plain training"),
+        (lambda: make_member(1, method=EWC()), SETTINGS, "only plain and projected training"),
         (lambda: make_member(1), replace(SETTINGS, momentum=0.9), "only plain SGD"),
         (lambda: make_member(1), replace(SETTINGS, optimizer="adam"), "only plain SGD"),
         (lambda: make_member(1, net=LeNet((1, 32, 32), 20, 10)), SETTINGS, "multilayer perceptrons"),
@@ -166,17 +164,3 @@ def with_position(member):
 )
 def test_why_not(other, settings, reason):
     assert reason in why_not_together([make_member(0), other()], settings)
-
-
-def test_which_networks_are_perceptrons():
-    assert len(linear_layers(MLP((4,), (3, 3), 2))) == 3
-    assert len(linear_layers(nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 1)))) == 2
-    assert linear_layers(MLP((4,), (3, 3), 2, dropout=0.1)) is None
-    assert linear_layers(nn.Sequential(nn.Linear(2, 3), nn.Tanh(), nn.Linear(3, 1))) is None
-    assert linear_layers(nn.Sequential(nn.Linear(2, 3, bias=False))) is None
-    assert linear_layers(nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 3), nn.Linear(3, 1))) is None
-    frozen = copy.deepcopy(MLP((4,), (3, 3), 2))
-    frozen[1].weight.requires_grad_(False)
-    assert linear_layers(frozen) is None
-    assert linear_layers(nn.Linear(2, 2)) is None
-    assert linear_layers(MLP((4,), (3, 3))) is None  # ends with a ReLU

@@ -25,10 +25,10 @@ from orthocl.methods import Learner, make_method
 from orthocl.methods.state import write_state
 from orthocl.nets import make_net
 from orthocl.streams import Stream, make
-from orthocl.training import Observer, Progress, TrainSettings, attach, train
+from orthocl.training import Observer, Progress, TrainSettings, attach
 from orthocl.training.checkpoint import load_checkpoint
 from orthocl.training.seeds import derive_seed
-from orthocl.training.together import Member, train_together, why_not_together
+from orthocl.training.together import Member, train_member
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,7 @@ def _make(attempt: Attempt) -> Record:
         torch.set_num_threads(attempt.begin())
         try:
             attempt.prepare()
-            progress = _train(attempt)
+            progress = train_member(attempt.member, settings.train)
         except UnsupportedError as error:
             record = Record(
                 run, settings, describe_stream(stream), "unsupported", str(error), provenance=circumstances()
@@ -135,21 +135,6 @@ def _make(attempt: Attempt) -> Record:
             store.write_failure(run, _failure(error))
             raise
         return attempt.conclude(progress)
-
-
-def _train(attempt: Attempt) -> Progress:
-    """Train, with the written-out steps of `training.together` where they can be had: they are faster, to the bit."""
-    settings, member = attempt.settings.train, attempt.member
-    if why_not_together([member], settings) is None:
-        return train_together([member], settings)[0]
-    return train(
-        member.learner,
-        member.stream,
-        settings,
-        seed=member.seed,
-        progress=member.progress,
-        observers=member.observers,
-    )
 
 
 @dataclass

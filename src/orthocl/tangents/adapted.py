@@ -46,19 +46,21 @@ class AdapterLayer:
             return self._views
         return _views(self.block.inputs.to(self.dtype), self.block.deltas.to(self.dtype))
 
-    def kernel(self, x: Tensor) -> Tensor:
+    def kernel(self, x: Tensor, out: Tensor | None = None) -> Tensor:
         """S = x A^T + 1, looked up if this layer's inputs were cached and the batch is known."""
         index = self.adapter.batch_index
         if self.cache is not None and index is not None:
             self.adapter.batch_index = None
-            return self._cached(x, index)
+            return self._cached(x, index, out)
         inputs_t = self.factors[1]
-        return torch.addmm(self._one, x, inputs_t) if self.block.bias else x @ inputs_t
+        if self.block.bias:
+            return torch.addmm(self._one, x, inputs_t, out=out)
+        return torch.mm(x, inputs_t, out=out)
 
-    def _cached(self, x: Tensor, index: Tensor) -> Tensor:
+    def _cached(self, x: Tensor, index: Tensor, out: Tensor | None) -> Tensor:
         if self.cache is None or len(index) != len(x):
             raise TrainingError(f"the batch has {len(x)} samples, but `batch_index` names {len(index)}")
-        kernel = self.cache.index_select(0, index)
+        kernel = torch.index_select(self.cache, 0, index, out=out)
         if not self.adapter.checking:
             return kernel
         # One entry is recomputed: enough to notice augmented inputs or the index of another batch.
@@ -69,6 +71,45 @@ class AdapterLayer:
                 "`batch_index` at None for augmented inputs, or cache the inputs that are really used"
             )
         return kernel
+
+    def add_outputs(self, z: Tensor, kernel: Tensor, scratch: Tensor | None = None) -> None:
+        """Z += (S * alpha) D, where z = x W^T + b.
+
+        Args:
+            z: outputs of the plain layer, changed in place.
+            kernel: S.
+            scratch: a tensor like S whose contents nobody needs, to save making one.
+        """
+        alpha, deltas = self.adapter.alpha, self.factors[2]
+        if self.block.source is None:
+            z.addmm_(torch.mul(kernel, alpha, out=scratch), deltas)
+        else:
+            z.addmm_(kernel, self.grouped(alpha, deltas))
+
+    def add_gradients(
+        self, dz: Tensor, kernel: Tensor, alpha: Tensor, dx: Tensor | None, scratch: Tensor | None = None
+    ) -> None:
+        """dL/dalpha += sum over the batch of S * E, and dx += (E * alpha) A, where dx = dz W.
+
+        Args:
+            dz: derivatives by the outputs.
+            kernel: S; with `scratch`, its contents are spent.
+            alpha: as it was in the forward pass.
+            dx: derivatives of the plain layer by its inputs, changed in place; None if they are not wanted.
+            scratch: as in `add_outputs`.
+        """
+        inputs, _, deltas, deltas_t = self.factors
+        if self.block.source is None:
+            errors = torch.mm(dz, deltas_t, out=scratch)
+            self.adapter.gradient.add_(
+                torch.mul(kernel, errors, out=None if scratch is None else kernel).sum(0)
+            )
+            if dx is not None:
+                dx.addmm_(errors.mul_(alpha), inputs)
+        else:
+            self.adapter.gradient.add_(self.gather(kernel, dz, deltas))
+            if dx is not None:
+                dx.addmm_(dz @ self.grouped(alpha, deltas).t(), inputs)
 
     def grouped(self, alpha: Tensor, deltas: Tensor) -> Tensor:
         """D_alpha: the sum of alpha D over the rows of each input."""
@@ -93,13 +134,10 @@ class _AdaptedProduct(Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, layer: AdapterLayer) -> Tensor:
-        kernel, alpha, deltas = layer.kernel(x), layer.adapter.alpha, layer.factors[2]
+        kernel = layer.kernel(x)
         z = x @ weight.t() if bias is None else torch.addmm(bias, x, weight.t())
-        if layer.block.source is None:
-            z.addmm_(kernel * alpha, deltas)
-        else:
-            z.addmm_(kernel, layer.grouped(alpha, deltas))
-        ctx.save_for_backward(x, weight, alpha, kernel)
+        layer.add_outputs(z, kernel)
+        ctx.save_for_backward(x, weight, layer.adapter.alpha, kernel)
         ctx.layer = layer
         return z
 
@@ -107,22 +145,13 @@ class _AdaptedProduct(Function):
     def backward(ctx: Any, dz: Tensor) -> tuple[Tensor | None, ...]:
         x, weight, alpha, kernel = ctx.saved_tensors
         layer: AdapterLayer = ctx.layer
-        inputs, _, deltas, deltas_t = layer.factors
         needs_x, needs_weight, needs_bias, _ = ctx.needs_input_grad
         if torch.is_grad_enabled():
             # A graph of the gradient is wanted, for derivatives of it. They pass by alpha, which the check notices.
             merged = weight + layer.block.combine(alpha)[0].to(weight.dtype)
             return dz @ merged, dz.t() @ x, dz.sum(0) if needs_bias else None, None
-        dx = None
-        if layer.block.source is None:
-            errors = dz @ deltas_t
-            layer.adapter.gradient.add_((kernel * errors).sum(0))
-            if needs_x:
-                dx = torch.addmm(dz @ weight, errors.mul_(alpha), inputs)
-        else:
-            layer.adapter.gradient.add_(layer.gather(kernel, dz, deltas))
-            if needs_x:
-                dx = torch.addmm(dz @ weight, dz @ layer.grouped(alpha, deltas).t(), inputs)
+        dx = dz @ weight if needs_x else None
+        layer.add_gradients(dz, kernel, alpha, dx)
         return dx, dz.t() @ x if needs_weight else None, dz.sum(0) if needs_bias else None, None
 
 
@@ -179,6 +208,16 @@ def install(adapter: Adapter, module: nn.Linear, block: Factored) -> AdapterLaye
     layer = AdapterLayer(adapter, module, block)
     module.__class__ = AdaptedLinear
     module.__dict__.update(tangent_adapter=adapter, tangent_layer=layer)
+    return layer
+
+
+def active_layer(module: nn.Linear) -> AdapterLayer | None:
+    """The adapter's part of a layer that is about to compute, or None if the layer computes plainly."""
+    layer: AdapterLayer | None = module.__dict__.get("tangent_layer")
+    if layer is None or layer.adapter.idle:
+        return None
+    if layer.adapter.stale:
+        layer.adapter.reanchor()
     return layer
 
 
