@@ -5,27 +5,31 @@ What a memory costs: `plan`. Data: `streams`. Theory: `solve_stream`, `generalis
 `InfiniteWidthNTK`, `linearise`, and the rest in `orthocl.theory`. Experiments: `orthocl.lab`.
 """
 
-from orthocl.methods import (
-    AGEM,
-    AGEMNT,
-    EWC,
-    MAS,
-    METHODS,
-    OGD,
-    PCAOGD,
-    SGD,
-    SI,
-    Learner,
-    Method,
-    OGDPlus,
-    StableSGD,
-    make_method,
-)
-from orthocl.metrics import METRICS, AccuracyMatrix
-from orthocl.nets import NETS, MultiHead, make_net
-from orthocl.tangents.planner import plan
-from orthocl.theory import EmpiricalNTK, InfiniteWidthNTK, generalisation_bound, linearise, solve_stream
-from orthocl.training import TrainSettings, attach, evaluate, train
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from orthocl.methods import (
+        AGEM,
+        AGEMNT,
+        EWC,
+        MAS,
+        METHODS,
+        OGD,
+        PCAOGD,
+        SGD,
+        SI,
+        Learner,
+        Method,
+        OGDPlus,
+        StableSGD,
+        make_method,
+    )
+    from orthocl.metrics import METRICS, AccuracyMatrix
+    from orthocl.nets import NETS, MultiHead, make_net
+    from orthocl.tangents.planner import plan
+    from orthocl.theory import EmpiricalNTK, InfiniteWidthNTK, generalisation_bound, linearise, solve_stream
+    from orthocl.training import TrainSettings, attach, evaluate, train
 
 __version__ = "0.1.0"
 
@@ -60,3 +64,21 @@ __all__ = [
     "solve_stream",
     "train",
 ]
+
+_HOMES = ("methods", "metrics", "nets", "tangents.planner", "theory", "training")
+_PACKAGES = ("lab", "methods", "metrics", "nets", "streams", "tangents", "theory", "training")
+
+
+def __getattr__(name: str) -> object:
+    """Names are looked up when they are first used: torch takes seconds to import, and not every command needs it."""
+    if name in _PACKAGES:
+        return import_module(f"orthocl.{name}")
+    if name in __all__:
+        for module in (import_module(f"orthocl.{home}") for home in _HOMES):
+            if hasattr(module, name):
+                return globals().setdefault(name, getattr(module, name))
+    raise AttributeError(f"module 'orthocl' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, *_PACKAGES, "__version__"])

@@ -1,12 +1,17 @@
 from __future__ import annotations
 
 import io
+import signal
+import subprocess
+import sys
+import time
 from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
+import orthocl
 from orthocl.cli.app import GROUPS, call, make_app
 from orthocl.errors import DataError
 
@@ -127,3 +132,28 @@ def test_what_may_take_seconds_says_so(arguments, words, monkeypatch, capsys):
     monkeypatch.setattr(Console, "status", lambda self, text, **_: said.append(text) or nullcontext())
     assert call(arguments) == 0
     assert any(words in text for text in said)
+
+
+def test_the_package_imports_torch_only_when_it_is_used():
+    code = (
+        "import sys, orthocl; assert 'torch' not in sys.modules; orthocl.OGD; assert 'torch' in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+    assert all(getattr(orthocl, name) is not None for name in dir(orthocl))
+    assert set(orthocl.__all__) < set(dir(orthocl))
+    with pytest.raises(AttributeError, match="no attribute 'OGB'"):
+        _ = orthocl.OGB
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals are sent differently there")
+@pytest.mark.parametrize("seconds", [0.3, 0.8])
+def test_ctrl_c_while_torch_is_imported_leaves_no_traceback(seconds):
+    command = [sys.executable, "-c", "from orthocl.cli.app import main; print(flush=True); main()", "list"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    process.stdout.readline()  # the command has begun
+    time.sleep(seconds)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert "Traceback" not in errors
+    assert process.returncode in (0, 130)

@@ -25,7 +25,7 @@ RUN = RunSettings(
     NetSettings("mlp", {"hidden": [16]}),
     TrainSettings(epochs=2, batch_size=10),
 )
-LONG = replace(RUN, train=TrainSettings(epochs=400, batch_size=10))
+LONG = replace(RUN, train=TrainSettings(epochs=900, batch_size=10))
 
 
 def test_records_come_home_from_nodes_without_the_store(ray_cluster, tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ RUN = RunSettings(
     NetSettings("mlp", {"hidden": [16]}),
     TrainSettings(epochs=2, batch_size=10),
 )
-LONG = replace(RUN, train=TrainSettings(epochs=300, batch_size=10))
+LONG = replace(RUN, train=TrainSettings(epochs=700, batch_size=10))
 LIMITS = {"minutes": 5, "memory_gb": 0.5, "poll_seconds": 0.5}
 
 

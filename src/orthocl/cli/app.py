@@ -14,8 +14,8 @@ import cyclopts
 from rich.console import Console
 from rich.markup import escape
 
+from orthocl import __version__
 from orthocl.errors import OrthoclError
-from orthocl.lab.record import package_version
 
 GROUPS = ("demo", "run", "runs", "report", "search", "list", "data", "theory", "plan", "check", "paper")
 """Modules of this package that hold a command each, in the order of the help page."""
@@ -26,7 +26,7 @@ def make_app(parts: Sequence[str] = GROUPS) -> cyclopts.App:
     app = cyclopts.App(
         name="orthocl",
         help="Continual learning by orthogonal projection: train, compare, and compute the theory.",
-        version=package_version("orthocl"),
+        version=__version__,
         help_epilogue="Errors come without a traceback; --debug, anywhere on the line, shows it.",
         suppress_keyboard_interrupt=False,
         default_parameter=cyclopts.Parameter(negative_iterable=()),
@@ -56,7 +56,10 @@ def call(arguments: Sequence[str]) -> int:
     tokens = [token for token in arguments if token != "--debug"]
     errors = Console(stderr=True)
     try:
-        parts = tokens[:1] if tokens[:1] and tokens[0] in GROUPS else GROUPS  # the rest need not be imported
+        first = tokens[0] if tokens else ""
+        parts = (
+            [first] if first in GROUPS else [] if first == "--version" else GROUPS
+        )  # the rest is not imported
         result = make_app(parts)(tokens, exit_on_error=False, result_action="return_value")
     except OrthoclError as error:
         if debug:
