@@ -105,8 +105,8 @@ def gram_schmidt(setting: Setting, progress: Progress) -> Tensor:
 
 
 def random_basis(setting: Setting) -> Tensor | None:
-    """A basis of the right size (times do not depend on its values), if it fits in half of the free memory."""
-    if setting.dense_bytes > 0.5 * (available_bytes() or 0):
+    """A basis of the right size (times do not depend on its values), if it fits in the free memory."""
+    if setting.dense_bytes > 0.7 * (available_bytes() or 0):
         return None
     basis = torch.empty(setting.parameters, setting.memory)
     for rows in basis.split(4096):
@@ -198,7 +198,8 @@ def _runner_step(
     def step() -> None:
         index = torch.randint(0, setting.samples, (BATCH,))
         start = time.thread_time()
-        steps.step([data], [index])
+        steps.backward([data], [index])
+        steps.step()
         step.times.append(1e3 * (time.thread_time() - start))
 
     step.times, step.task = [], task  # which is never left
@@ -369,12 +370,12 @@ def plot(result: dict[str, object], folder: Path) -> None:
                 (row[key], (row["dense"] if way == "dense" else row["bytes"].get(way, 0)) / 1e6)
                 for row in rows
             ]
-            if way != "sgd":
+            if way not in ("sgd", "runner"):
                 axes[1, column].loglog(*zip(*[s for s in stored if s[1]], strict=True), **style)
         axes[1, column].set_xlabel(label)
     axes[0, 0].set_ylabel("ms a step")
     axes[1, 0].set_ylabel("memory, MB")
-    figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside upper center", ncols=6, fontsize=8)
+    figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside upper center", ncols=3, fontsize=8)
     folder.mkdir(parents=True, exist_ok=True)
     figure.savefig(folder / "projection.svg", metadata={"Date": None})
 

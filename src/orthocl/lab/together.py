@@ -100,7 +100,7 @@ def execute_together(
         for attempt in attempts:
             attempt.prepare()
         members = [attempt.member for attempt in attempts]
-        if why_not_together(members, settings[0].train) is not None:
+        if why_not_together(members) is not None:
             return None
         for attempt in attempts:
             for observer in attempt.observers:

@@ -15,8 +15,11 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from time import perf_counter
 
+import torch
 from torch import Tensor
+from torch.optim import Optimizer
 
+from orthocl.methods.base import Method
 from orthocl.methods.learner import Learner
 from orthocl.methods.sgd import SGD
 from orthocl.streams.base import Stream, Task
@@ -64,14 +67,14 @@ class Member:
         finish_task(self.learner, self.stream, self.progress, self.observers)
 
 
-def why_not_together(members: Sequence[Member], settings: TrainSettings) -> str | None:
+def why_not_together(members: Sequence[Member]) -> str | None:
     """Why these runs cannot be trained together, or None if they can."""
     first = members[0]
-    if settings.optimizer != "sgd" or settings.momentum or settings.weight_decay:
-        return "only plain SGD steps are taken together"
     for member in members:
         learner = member.learner
-        if not (learner.method.projects or type(learner.method) is SGD) or learner.loss is not default_loss:
+        if not _is_plain(learner.optimizer):
+            return "only plain SGD steps are taken together"
+        if not _has_only_projections(learner.method) or learner.loss is not default_loss:
             return "only plain and projected training on the cross-entropy is done together"
         if any(task.kind != "classification" for task in member.stream):
             return "only classification is trained together"
@@ -91,6 +94,18 @@ def why_not_together(members: Sequence[Member], settings: TrainSettings) -> str 
         if (member.progress.task, member.progress.step) != (first.progress.task, first.progress.step):
             return "the runs stand at different steps"
     return None
+
+
+def _is_plain(optimizer: Optimizer) -> bool:
+    (group, *others) = optimizer.param_groups
+    extras = ("momentum", "weight_decay", "maximize")
+    return type(optimizer) is torch.optim.SGD and not others and not any(group[name] for name in extras)
+
+
+def _has_only_projections(method: Method) -> bool:
+    """Whether a method acts on gradients and after steps alone, if at all, and leaves the batches as they are."""
+    projects = method.projects and type(method).penalty is Method.penalty and method.batch_size is None
+    return projects or type(method) is SGD
 
 
 def _size(task: Task) -> tuple[int, int]:
@@ -121,7 +136,7 @@ def train_together(members: Sequence[Member], settings: TrainSettings) -> list[P
 
 def train_member(member: Member, settings: TrainSettings) -> Progress:
     """What `train` does, with written-out steps where they can be had: faster, and the same to the bit."""
-    if why_not_together([member], settings) is None:
+    if why_not_together([member]) is None:
         return train_together([member], settings)[0]
     learner, stream, progress = member.learner, member.stream, member.progress
     return train(learner, stream, settings, seed=member.seed, progress=progress, observers=member.observers)
@@ -145,8 +160,9 @@ def _train_task(members: Sequence[Member], settings: TrainSettings) -> None:
     clock, evaluating = perf_counter(), sum(member.progress.seconds["evaluate"] for member in members)
     for places in zip(*orders, strict=True):
         step = places[0][0]
-        losses = steps.step(data, [index for _, index in places])
+        losses = steps.backward(data, [index for _, index in places])
         losses = [finite(loss, task, step, rate) for loss in losses]
+        steps.step()
         _raise_first(
             [
                 _error(member.take_note, settings, step, loss, per_epoch)

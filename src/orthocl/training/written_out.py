@@ -51,15 +51,15 @@ class WrittenOutSteps:
         self._rooms: dict[int, _Room] = {}
 
     @torch.no_grad()
-    def step(self, data: Sequence[tuple[Tensor, Tensor]], index: Sequence[Tensor]) -> list[float]:
-        """A step of each network on its own batch.
+    def backward(self, data: Sequence[tuple[Tensor, Tensor]], index: Sequence[Tensor]) -> list[float]:
+        """The gradients of each network on its own batch.
 
         Args:
             data: inputs (samples by rows) and targets of each network's task.
             index: positions of each network's batch: equally many.
 
         Returns:
-            The mean loss of each network before the step.
+            The mean loss of each network.
         """
         samples = len(index[0])
         room = self._rooms.get(samples) or self._rooms.setdefault(samples, _Room(self.nets, samples))
@@ -76,9 +76,13 @@ class WrittenOutSteps:
         ):
             losses.append(_loss(z, targets[positions], dz))
         self._backward(room)
+        return torch.stack(losses).tolist()
+
+    @torch.no_grad()
+    def step(self) -> None:
+        """The step of each network."""
         for learner, net in zip(self.learners, self.nets, strict=True):
             _move(learner, net)
-        return torch.stack(losses).tolist()
 
     def _forward(self, room: _Room) -> None:
         for number in range(len(self.nets[0])):
