@@ -1,5 +1,9 @@
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -318,3 +322,25 @@ def test_first_order_drift_on_the_real_network(make_problem):
 
     assert drift(outside, 1e-3) / drift(outside, 1e-4) == pytest.approx(100, rel=0.3)
     assert drift(gradient, 1e-3) / drift(gradient, 1e-4) == pytest.approx(10, rel=0.1)
+
+
+def test_inner_products_do_not_depend_on_how_python_hashes_names():
+    """Nor, therefore, do runs on the process that makes them: sets of names have another order in each."""
+    code = """
+import hashlib, torch
+from orthocl.nets import MLP
+from orthocl.tangents import collect
+torch.manual_seed(0)
+model = MLP((30,), (20, 20, 20, 20), 10)
+parameters = dict(model.named_parameters())
+one, other = (collect(model, torch.randn(40, 30), torch.arange(40) % 10, parameters=parameters) for _ in range(2))
+print(hashlib.sha256(one.gram(other).numpy().tobytes()).hexdigest())
+"""
+    found = set()
+    for seed in "1234":
+        environment = {**os.environ, "PYTHONHASHSEED": seed}
+        command = [sys.executable, "-c", code]
+        found.add(
+            subprocess.run(command, env=environment, check=True, capture_output=True, timeout=120).stdout
+        )
+    assert len(found) == 1

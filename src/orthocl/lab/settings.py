@@ -16,7 +16,7 @@ from orthocl.nets import NETS
 from orthocl.streams import STREAMS
 from orthocl.training import TrainSettings
 
-CODE_VERSION = 2
+CODE_VERSION = 3
 """Part of every run's identity: raise it when a change of the code changes results for the same settings."""
 
 Made = TypeVar("Made")

@@ -61,7 +61,9 @@ class Tangents:
             )
         mine = {block.names: block for block in self.blocks}
         theirs = {block.names: block for block in other.blocks}
-        for names in mine.keys() & theirs.keys():
+        for names in [
+            names for names in mine if names in theirs
+        ]:  # in this order: sums round differently in others
             yield mine.pop(names), theirs.pop(names)
         # Layers that were read off in one collection and differentiated sample by sample in the other.
         left = {part.names: part for block in mine.values() for part in block.split()}
