@@ -1,8 +1,8 @@
 """Checkpoints and the progress file of a run, and its interruption.
 
-A run may be killed at any moment. Checkpoints are written after every task, and within a task at certain steps (the
-multiples of `SETTLE_STEPS`) whenever enough time has passed. At those steps the weights are settled whether or not a
-checkpoint is written, so that when checkpoints happen has no influence on a single bit of the result.
+A run may be killed at any moment. Checkpoints are written after every task, and within a task whenever enough time has
+passed. They hold what is there as it is, and change nothing: when they are written has no influence on a single bit of
+the result.
 """
 
 from __future__ import annotations
@@ -24,8 +24,6 @@ from orthocl.training.checkpoint import save_checkpoint
 
 if TYPE_CHECKING:
     from orthocl.lab.run import RunOptions
-
-SETTLE_STEPS = 64
 
 
 class InterruptedRun(OrthoclError):
@@ -75,13 +73,10 @@ class Keeper(Observer):
         write_atomically(self.store.folder(self.run) / "progress.jsonl", text.encode())
 
     def on_step(self, learner: Learner, progress: Progress, loss: float) -> None:
-        """At the settling steps only: settle, and write a checkpoint if it is time."""
+        """Write a checkpoint if it is time."""
         if len(progress.curves) > self.curve_points:
             self.curve_points = len(progress.curves)
             self._append(progress.curves[-1])
-        if progress.step % SETTLE_STEPS:
-            return
-        learner.model.state_dict()  # an adapter folds its part of the step into the weights
         if self.stop():
             self._save(learner, progress)
             raise InterruptedRun(f"run {self.run} was stopped; the same command goes on with it")

@@ -89,8 +89,9 @@ def execute_together(
             return None
         stack.enter_context(torch.random.fork_rng(devices=[]))
         stack.enter_context(threads(options.threads))
+        one_stop = _AskedInTurn(stop, len(runs))
         attempts = [
-            Attempt(run, streams[run.stream], key, store, claim, options, watchers, stop, len(runs))
+            Attempt(run, streams[run.stream], key, store, claim, options, watchers, one_stop, len(runs))
             for run, key, claim, watchers in zip(
                 settings, ids, claims, observers or [()] * len(runs), strict=True
             )
@@ -113,3 +114,16 @@ def execute_together(
                 observer.on_record(record)
             attempt.claim.finish()
         return records
+
+
+class _AskedInTurn:
+    """The same answer for all runs that ask at a step, so that all of them write a checkpoint, or none."""
+
+    def __init__(self, stop: Callable[[], bool], runs: int):
+        self._stop, self._runs, self._asked, self._answer = stop, runs, 0, False
+
+    def __call__(self) -> bool:
+        if self._asked % self._runs == 0:
+            self._answer = self._stop()
+        self._asked += 1
+        return self._answer
