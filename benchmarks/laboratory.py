@@ -17,6 +17,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from statistics import median
 
 import torch
 
@@ -70,13 +71,53 @@ def _processor() -> float:
     return sum(usage.ru_utime + usage.ru_stime for usage in usages)
 
 
+def interleaved(method: str, triples: int) -> None:
+    """Bare, laboratory, bare, again and again: the time around the training, and the ratio of the training itself."""
+    run = replace(settings(method, 1), train=replace(settings(method, 1).train, epochs=13))
+    around, ratios = [], []
+    for _ in range(triples):
+        before, ours, after = _parts(_bare_parts, run), _parts(_own_parts, run), _parts(_bare_parts, run)
+        around.append(ours[0] - (before[0] + after[0]) / 2)
+        ratios.append(2 * ours[1] / (before[1] + after[1]))
+    start, ratio = median(around), median(ratios)
+    print(
+        f"{start:.2f} s around the training, training itself {ratio:.3f} x: {start / 60 + ratio:.3f} x on a minute"
+    )
+
+
+def _parts(work: Callable[[RunSettings], dict[str, float]], run: RunSettings) -> tuple[float, float]:
+    clock = time.perf_counter()
+    seconds = work(run)
+    inside = sum(seconds[name] for name in ("train", "remember", "evaluate"))
+    return time.perf_counter() - clock - inside, inside
+
+
+def _bare_parts(run: RunSettings) -> dict[str, float]:
+    stream = make_stream(run.stream)
+    return train_member(Member(build_learner(run, stream), stream, run.seed), run.train).seconds
+
+
+def _own_parts(run: RunSettings) -> dict[str, float]:
+    with tempfile.TemporaryDirectory() as directory:
+        results = run_experiment(
+            Experiment("one", (run,)), Store(directory), jobs=1, options=OPTIONS, on_event=ignore
+        )
+        return results.pairs[0][1].provenance["seconds"]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seconds", type=float, default=60.0, help="about how long a run takes")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--method", default="sgd")
+    parser.add_argument(
+        "--interleaved", type=int, metavar="TRIPLES", help="short runs in turn: for noisy machines"
+    )
     arguments = parser.parse_args()
     torch.set_num_threads(1)
+    if arguments.interleaved:
+        interleaved(arguments.method, arguments.interleaved)
+        return
     run = settings(arguments.method, 1)
     measure(bare, run)  # warm up
     short, _, _ = measure(bare, run)
