@@ -15,8 +15,9 @@ import pytest
 from orthocl.errors import OrthoclError, SettingsError
 from orthocl.lab import Experiment, RunObserver, RunOptions, Store
 from orthocl.lab.claims import this_process
-from orthocl.lab.executors import local, make_executor
-from orthocl.lab.executors.local import LocalExecutor, start_seconds, threads_per_run
+from orthocl.lab.executors import Event, local, make_executor
+from orthocl.lab.executors.local import LocalExecutor, threads_per_run
+from orthocl.lab.executors.start import start, start_seconds
 from orthocl.lab.laboratory import Pace, forecast, ignore, run_experiment
 from orthocl.lab.run import identify, make_stream
 
@@ -38,10 +39,15 @@ memory_per_task = 20
 """
 
 
-def command(file: Path, store: Path) -> list[str]:
+FORK = "from orthocl.lab.executors import start; start.INTERPRETER = 'raise SystemExit'; start.fork_ahead(); "
+"""As the command line does; a new interpreter would fail."""
+
+
+def command(file: Path, store: Path, first: str = "") -> list[str]:
     code = (
         "import sys; from orthocl.lab import RunOptions; from orthocl.lab.laboratory import run_experiment; "
-        "run_experiment(sys.argv[1], sys.argv[2], jobs=2, options=RunOptions(checkpoint_seconds=0.2, threads=1))"
+        f"{first}options = RunOptions(checkpoint_seconds=0.2, threads=1); "
+        "run_experiment(sys.argv[1], sys.argv[2], jobs=2, options=options)"
     )
     return [sys.executable, "-c", code, str(file), str(store)]
 
@@ -51,7 +57,7 @@ def hashes(directory: Path) -> dict[str, str]:
 
 
 def kill_at_random_moments(
-    tmp_path: Path, kills: int, longest: float, epochs: int = 60
+    tmp_path: Path, kills: int, longest: float, epochs: int = 60, first: str = ""
 ) -> tuple[int, dict[str, str], dict[str, str]]:
     """Kill -9 the whole process group again and again, then let it finish. How often it was killed, and hashes."""
     file = tmp_path / "experiment.toml"
@@ -61,7 +67,7 @@ def kill_at_random_moments(
     killed = 0
     for _ in range(kills):
         process = subprocess.Popen(
-            command(file, tmp_path / "killed"), start_new_session=True, stderr=subprocess.DEVNULL
+            command(file, tmp_path / "killed", first), start_new_session=True, stderr=subprocess.DEVNULL
         )
         try:
             process.wait(timeout=chance.uniform(0.5, longest))
@@ -69,12 +75,16 @@ def kill_at_random_moments(
             killed += 1
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-    subprocess.run(command(file, tmp_path / "killed"), check=True, capture_output=True, timeout=300)
+    subprocess.run(command(file, tmp_path / "killed", first), check=True, capture_output=True, timeout=300)
     return killed, hashes(tmp_path / "whole"), hashes(tmp_path / "killed")
 
 
-def test_killed_at_random_moments_the_records_are_identical(tmp_path):
-    killed, whole, resumed = kill_at_random_moments(tmp_path, 3, 5.0)
+both_starts = pytest.mark.parametrize("first", ["", FORK], ids=["interpreter", "fork"])
+
+
+@both_starts
+def test_killed_at_random_moments_the_records_are_identical(tmp_path, first):
+    killed, whole, resumed = kill_at_random_moments(tmp_path, 3, 5.0, first=first)
     assert killed
     assert len(whole) == 4
     assert resumed == whole
@@ -90,10 +100,11 @@ def test_killed_at_twenty_random_moments_the_records_are_identical(tmp_path):
     assert len(whole) == 4
 
 
-def test_children_die_with_the_process_that_started_them(tmp_path):
+@both_starts
+def test_children_die_with_the_process_that_started_them(tmp_path, first):
     file = tmp_path / "experiment.toml"
     file.write_text(EXPERIMENT.replace("epochs = 60", "epochs = 4000"))
-    process = subprocess.Popen(command(file, tmp_path / "store"), stderr=subprocess.DEVNULL)
+    process = subprocess.Popen(command(file, tmp_path / "store", first), stderr=subprocess.DEVNULL)
     deadline = time.monotonic() + 60
     while not list((tmp_path / "store").glob("runs/*/claim-*.json")) and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -106,11 +117,12 @@ def test_children_die_with_the_process_that_started_them(tmp_path):
     assert {store.state(run) for run in store.ids()} == {"unfinished"}
 
 
-def test_interrupt_writes_checkpoints_and_the_next_call_goes_on(tmp_path):
+@both_starts
+def test_interrupt_writes_checkpoints_and_the_next_call_goes_on(tmp_path, first):
     file = tmp_path / "experiment.toml"
     file.write_text(EXPERIMENT)
     store = Store(tmp_path / "store")
-    process = subprocess.Popen(command(file, store.directory), stderr=subprocess.DEVNULL)
+    process = subprocess.Popen(command(file, store.directory, first), stderr=subprocess.DEVNULL)
     deadline = time.monotonic() + 60
     while not list(store.runs.glob("*/progress.jsonl")) and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -134,13 +146,14 @@ def test_an_interrupt_while_torch_is_imported_and_a_stop_at_once_fail_nothing(st
         "options": asdict(RunOptions()),
     }
     lines = [json.dumps(line).encode() + b"\n" for line in (job, {"stop": True})]
-    with local._start_nursery() as nursery:
-        nursery.send_signal(signal.SIGINT)
-        nursery.stdin.write(b"".join(lines))
-        nursery.stdin.flush()
-        events = []
-        while not events or events[-1]["kind"] != "exit":
-            events.append(json.loads(nursery.stdout.readline()))
+    nursery = start()
+    os.kill(nursery.pid, signal.SIGINT)
+    nursery.commands.write(b"".join(lines))
+    nursery.commands.flush()
+    events = []
+    while not events or events[-1]["kind"] != "exit":
+        events.append(json.loads(nursery.events.readline()))
+    nursery.close()
     kinds = [event["kind"] for event in events if event["kind"] != "progress"]
     assert kinds == ["ready", "started", "interrupted", "exit"]
     assert events[-1]["code"] == 1, "not the number of a signal"
@@ -148,12 +161,14 @@ def test_an_interrupt_while_torch_is_imported_and_a_stop_at_once_fail_nothing(st
 
 
 def test_when_the_process_that_makes_the_runs_dies_it_is_said(store, tiny, monkeypatch):
-    start, started = local._start_nursery, []
-    monkeypatch.setattr(local, "_start_nursery", lambda: started.append(start()) or started[-1])
+    started = []
+    monkeypatch.setattr(local, "start", lambda: started.append(start()) or started[-1])
+
+    def kill(event: Event) -> None:
+        os.kill(started[0].pid, signal.SIGKILL)
+
     with pytest.raises(OrthoclError, match="was ended by SIGKILL: the same command goes on"):
-        LocalExecutor(jobs=1).run_all(
-            [tiny(), tiny("ewc")], store, options=RunOptions(), on_event=lambda event: started[0].kill()
-        )
+        LocalExecutor(jobs=1).run_all([tiny(), tiny("ewc")], store, options=RunOptions(), on_event=kill)
 
 
 def test_failures_and_unsupported_pairs_do_not_stop_the_others(store, tiny, tmp_path):
@@ -290,6 +305,6 @@ def test_the_pace_counts_steps_tests_and_tasks(tiny):
 
 def test_the_start_of_a_process_is_measured_until_it_is_ready(monkeypatch):
     assert start_seconds() > 0
-    monkeypatch.setattr("orthocl.lab.executors.local.START_NURSERY", "raise SystemExit")
+    monkeypatch.setattr("orthocl.lab.executors.start.INTERPRETER", "raise SystemExit")
     with pytest.raises(OrthoclError, match="died"):
         start_seconds()

@@ -5,20 +5,29 @@ Exit codes: 0 all went well; 1 some run or check failed; 2 the command cannot do
 
 from __future__ import annotations
 
+import gc
 import importlib
 import importlib.util
+import os
+import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from typing import NoReturn
 
 import cyclopts
 from rich.console import Console
 from rich.markup import escape
 
 from orthocl import __version__
+from orthocl.cli import options
 from orthocl.errors import OrthoclError
 
 GROUPS = ("demo", "run", "runs", "report", "search", "list", "data", "theory", "plan", "check", "paper")
 """Modules of this package that hold a command each, in the order of the help page."""
+
+
+STOPPED = "stopped; the same command goes on where it was"
 
 
 def make_app(parts: Sequence[str] = GROUPS) -> cyclopts.App:
@@ -37,11 +46,17 @@ def make_app(parts: Sequence[str] = GROUPS) -> cyclopts.App:
             part: cyclopts.App = importlib.import_module(module).app
             part.sort_key = position
             app.command(part)
+    if (
+        options.own_process
+    ):  # what was imported stays: never to be looked through for garbage, not even at the end
+        gc.freeze()
+        gc.enable()
     return app
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit."""
+    options.own_process = True
     sys.exit(call(list(sys.argv[1:] if arguments is None else arguments)))
 
 
@@ -60,7 +75,9 @@ def call(arguments: Sequence[str]) -> int:
         parts = (
             [first] if first in GROUPS else [] if first == "--version" else GROUPS
         )  # the rest is not imported
-        result = make_app(parts)(tokens, exit_on_error=False, result_action="return_value")
+        with _importing() if options.own_process else nullcontext():
+            app = make_app(parts)
+        result = app(tokens, exit_on_error=False, result_action="return_value")
     except OrthoclError as error:
         if debug:
             raise
@@ -71,7 +88,7 @@ def call(arguments: Sequence[str]) -> int:
     except KeyboardInterrupt:
         if debug:
             raise
-        errors.print("[yellow]stopped; the same command goes on where it was[/]")
+        errors.print(f"[yellow]{STOPPED}[/]")
         return 130
     except BrokenPipeError:
         sys.stderr.close()  # the reader, such as `head`, has seen enough
@@ -79,3 +96,24 @@ def call(arguments: Sequence[str]) -> int:
     except SystemExit as error:
         return error.code if isinstance(error.code, int) else int(error.code is not None)
     return result if isinstance(result, int) else 0
+
+
+@contextmanager
+def _importing() -> Iterator[None]:
+    """While imports last, Ctrl-C ends the process there and then: Python may lose it, or show where it was.
+
+    Nothing is looked through for garbage meanwhile, nor what was imported ever after, not even at the end.
+    """
+
+    def stop(*_: object) -> NoReturn:
+        os.write(2, f"{STOPPED}\n".encode())
+        os._exit(130)
+
+    before = signal.signal(signal.SIGINT, stop)
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()
+        signal.signal(signal.SIGINT, before)

@@ -22,11 +22,13 @@ from orthocl.cli.options import (
     SetOption,
     StoreOption,
     cores,
+    fork_ahead,
     make_folder,
     working,
 )
 from orthocl.errors import SettingsError
-from orthocl.lab.executors.local import start_seconds, threads_per_run
+from orthocl.lab.executors.local import threads_per_run
+from orthocl.lab.executors.start import start_seconds
 from orthocl.lab.experiment import Experiment, load_experiment, make_experiment
 from orthocl.lab.laboratory import Forecast, Results, forecast, run_experiment
 from orthocl.lab.report import write_report
@@ -89,6 +91,7 @@ def run(
         _show_plan(experiment, Store(store), options, at_once, backend)
         return 0
     make_folder(report)
+    fork_ahead(backend, at_once)
     results = run_experiment(
         experiment,
         Store(store),
@@ -180,7 +183,7 @@ def _show_plan(experiment: Experiment, store: Store, options: RunOptions, jobs: 
         plans = forecast(experiment.runs, store, options)
         start = 0.0
         if backend == "local" and any(plan.seconds for plan in plans):
-            start = start_seconds() * (2 if jobs else 1)  # this command imports torch as well
+            start = start_seconds()  # as long as this command takes to start
     table = Table(box=box.SIMPLE)
     for name in ("stream", "method", "seed", "state"):
         table.add_column(name)

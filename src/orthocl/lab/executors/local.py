@@ -5,9 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
-import threading
 import time
 from collections import deque
 from collections.abc import Sequence
@@ -18,6 +15,7 @@ from orthocl.errors import OrthoclError, SettingsError
 from orthocl.lab.claims import ClaimedError, alive_claim, describe
 from orthocl.lab.executors.interface import Event, Kind, OnEvent, Outcome, gather, pending
 from orthocl.lab.executors.nursery import Reporter
+from orthocl.lab.executors.start import start
 from orthocl.lab.keeper import InterruptedRun, PausedRun
 from orthocl.lab.run import RunObserver, RunOptions, execute
 from orthocl.lab.settings import RunSettings
@@ -25,11 +23,6 @@ from orthocl.lab.store import Store
 from orthocl.lab.together import group
 
 WAIT_SECONDS = 1.0
-# Importing torch makes a million objects and no garbage: a fifth of the time goes on looking for it.
-# It ends at once: taking torch down tidily would take a quarter of a second.
-START_NURSERY = (
-    "import gc, os; gc.disable(); from orthocl.lab.executors.nursery import main; main(); os._exit(0)"
-)
 
 
 @dataclass(frozen=True)
@@ -76,28 +69,6 @@ def threads_per_run(jobs: int) -> int:
     return min(share, int(allowed)) if allowed.isdigit() and int(allowed) > 0 else share
 
 
-def start_seconds() -> float:
-    """Seconds until the process that makes runs is ready, mostly for importing torch: measured by starting one."""
-    start = time.perf_counter()
-    with _start_nursery() as nursery:
-        if nursery.stdout and not nursery.stdout.readline():
-            raise OrthoclError("the process that would make the runs died as it started")
-        return time.perf_counter() - start
-
-
-def _start_nursery() -> subprocess.Popen[bytes]:
-    """Start it deaf to Ctrl-C, which reaches the whole group of processes and is for the runs alone."""
-    mine = threading.current_thread() is threading.main_thread()  # no other may say what to do with signals
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN) if mine else None
-    try:
-        return subprocess.Popen(
-            [sys.executable, "-c", START_NURSERY], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-        )
-    finally:
-        if mine:
-            signal.signal(signal.SIGINT, before)
-
-
 @dataclass
 class _Job:
     """One call of `run_all`: a nursery, the runs in it, those to come (in groups) and those that others are making."""
@@ -115,7 +86,7 @@ class _Job:
     stopping: bool = False
 
     def work(self) -> None:
-        self.nursery = _start_nursery()
+        self.nursery = start()
         try:
             while self.running or ((self.queue or self.elsewhere) and not self.stopping):
                 try:
@@ -125,7 +96,7 @@ class _Job:
                         raise
                     self._stop()
         finally:
-            self._close()
+            self.nursery.close()
         if self.stopping:
             raise KeyboardInterrupt
 
@@ -154,7 +125,7 @@ class _Job:
 
     def _listen(self) -> None:
         """Take one event from the nursery."""
-        line = self.nursery.stdout.readline() if self.nursery.stdout else b""
+        line = self.nursery.events.readline()
         if not line:
             raise OrthoclError(self._obituary())
         event: dict[str, Any] = json.loads(line)
@@ -210,24 +181,16 @@ class _Job:
         self._tell({"stop": True})
 
     def _tell(self, command: dict[str, Any]) -> None:
-        if self.nursery.stdin:
-            try:
-                self.nursery.stdin.write(json.dumps(command).encode() + b"\n")
-                self.nursery.stdin.flush()
-            except BrokenPipeError as error:
-                raise OrthoclError(self._obituary()) from error
+        try:
+            self.nursery.commands.write(json.dumps(command).encode() + b"\n")
+            self.nursery.commands.flush()
+        except BrokenPipeError as error:
+            raise OrthoclError(self._obituary()) from error
 
     def _obituary(self) -> str:
         code = self.nursery.wait()
         how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
         return f"the process that makes the runs {how}: the same command goes on where it was"
-
-    def _close(self) -> None:
-        if self.nursery.stdin:
-            self.nursery.stdin.close()  # the nursery ends its children, if any are left, and itself
-        self.nursery.wait()
-        if self.nursery.stdout:
-            self.nursery.stdout.close()
 
 
 def _one_after_another(

@@ -136,7 +136,7 @@ def main() -> None:
             if source != 0:
                 child = children.pop(source)
                 os.close(source)
-                send(channel, kind="exit", run="", runs=child.runs, code=_wait(child.pid))
+                send(channel, kind="exit", run="", runs=child.runs, code=wait(child.pid))
                 continue
             block = os.read(0, 65536)
             if not block:
@@ -259,7 +259,7 @@ def _redirect(log: Path) -> None:
     os.close(file)
 
 
-def _wait(pid: int) -> int:
+def wait(pid: int) -> int:
     """Exit code of a child; negative for the number of the signal that ended it."""
     _, status = os.waitpid(pid, 0)
     return os.waitstatus_to_exitcode(status)
