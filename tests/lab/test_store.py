@@ -78,6 +78,16 @@ def test_the_index_is_rebuilt_from_the_directories(store, make_record):
     assert [line.id for line in store.index()] == ["sgd-1"]
 
 
+def test_a_store_that_may_only_be_read_has_an_index_too(store, make_record, monkeypatch):
+    def refuse(path, content):
+        raise StoreError(f"cannot write {path}: Read-only file system. Nothing was changed.")
+
+    store.write_record(make_record())
+    monkeypatch.setattr("orthocl.lab.store.write_atomically", refuse)
+    assert [line.id for line in store.index()] == ["sgd-1"]
+    assert not (store.directory / "index.jsonl").exists()
+
+
 def test_find_by_the_beginning_of_the_id(store, make_record):
     for name in ("abc", "abd"):
         store.write_record(make_record(id=name))
@@ -137,11 +147,45 @@ def test_a_claim_from_another_machine_counts_while_its_heart_beats(store):
         assert (store.folder("x") / "claim-4.json").exists()
 
 
-def test_an_unreadable_claim_counts_until_it_is_old(store):
+@pytest.mark.parametrize("content", [b"", b'{"pid": ', b"\xff\xfe", b"[1]", b"null"])
+def test_an_unreadable_claim_counts_until_it_is_old(store, content):
     path = write_claim(store.folder("x"), 1)
-    path.write_text('{"pid": ')
+    path.write_bytes(content)
     with pytest.raises(ClaimedError):
         store.claim("x")
+    os.utime(path, (0, 0))
+    with store.claim("x"):
+        pass
+
+
+def test_claims_are_judged_where_one_may_only_read(store, monkeypatch):
+    def refuse(*_, **__):
+        raise PermissionError
+
+    write_claim(store.folder("x"), 1, age=30)
+    write_claim(store.folder("y"), 1, age=500)
+    monkeypatch.setattr(Path, "touch", refuse)
+    assert store.state("x") == "running"
+    assert store.state("y") == "unfinished"
+
+
+def test_the_heart_goes_on_beating_when_the_file_system_was_away(tmp_path, monkeypatch):
+    look, failures = claims._claims, []
+
+    def fail_twice(folder):
+        if len(failures) < 2:
+            failures.append(folder)
+            raise OSError("stale file handle")
+        return look(folder)
+
+    with Claim(tmp_path, heartbeat=0.01) as claim:
+        monkeypatch.setattr(claims, "_claims", fail_twice)
+        write_claim(tmp_path, 2)
+        deadline = time.monotonic() + 10
+        while not claim.lost and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert claim.lost
+        assert len(failures) == 2
 
 
 def test_the_heart_beats_and_notices_a_take_over(tmp_path):

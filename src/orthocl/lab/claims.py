@@ -18,6 +18,7 @@ import json
 import os
 import platform
 import threading
+import time
 import uuid
 from contextlib import suppress
 from pathlib import Path
@@ -85,10 +86,11 @@ class Claim:
     def _beat(self) -> None:
         number = int(self._path.stem.split("-")[1])
         while not self._over.wait(self.heartbeat):
-            with suppress(OSError):
+            with suppress(OSError):  # a file system may be away for a while: the heart must go on beating
                 os.utime(self._path)
-            if max(_claims(self.folder), default=0) > number:
-                self.lost = True
+            with suppress(OSError):
+                self.lost = max(_claims(self.folder), default=0) > number
+            if self.lost:
                 return
 
 
@@ -102,13 +104,13 @@ def _alive(claims: dict[int, Path], folder: Path, timeout: float) -> dict[str, A
         return None
     path = claims[max(claims)]
     try:
-        owner: dict[str, Any] = json.loads(path.read_text(encoding="utf-8") or "{}")
-        age = _now(folder) - path.stat().st_mtime
+        text, beat = path.read_text(encoding="utf-8", errors="replace"), path.stat().st_mtime
     except FileNotFoundError:
         return None
-    except ValueError:
-        owner, age = {}, _now(folder) - path.stat().st_mtime
-    if owner.get("released") or age > timeout or is_gone(owner):
+    owner: dict[str, Any] = {}
+    with suppress(ValueError, TypeError):
+        owner = dict(json.loads(text))
+    if owner.get("released") or _now(folder) - beat > timeout or is_gone(owner):
         return None
     return owner
 
@@ -168,13 +170,16 @@ def _claims(folder: Path) -> dict[int, Path]:
 
 
 def _now(folder: Path) -> float:
-    """The time by the clock of the file system."""
+    """The time by the clock of the file system, or by our own where we may only read, or the disk is full."""
     probe = folder / f".now-{uuid.uuid4().hex}"
     try:
         probe.touch(exist_ok=False)
         return probe.stat().st_mtime
+    except OSError:
+        return time.time()
     finally:
-        probe.unlink(missing_ok=True)
+        with suppress(OSError):
+            probe.unlink()
 
 
 def _machine() -> str:

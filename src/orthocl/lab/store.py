@@ -199,7 +199,8 @@ class Store:
             found.append(line if line is not None and line.stamp == stamp else self._summarise(run, stamp))
         if {line.id: line for line in found} != known and self.directory.exists():
             text = "".join(json.dumps(vars(line)) + "\n" for line in found)
-            write_atomically(self.directory / "index.jsonl", text.encode())
+            with suppress(StoreError):  # the store of somebody else, or a full disk: it only saves time
+                write_atomically(self.directory / "index.jsonl", text.encode())
         return found
 
     def _summarise(self, run: str, stamp: int) -> Summary:
