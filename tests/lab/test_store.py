@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import json
 import multiprocessing
 import os
@@ -13,6 +14,10 @@ import pytest
 from orthocl.errors import StoreError
 from orthocl.lab import claims
 from orthocl.lab.claims import Claim, ClaimedError, alive_claim, this_process
+
+
+def refuse(*_: object, **__: object) -> None:
+    raise OSError(errno.EROFS, "Read-only file system")
 
 
 def write_claim(folder: Path, number: int, age: float = 0.0, **owner: object) -> Path:
@@ -79,11 +84,9 @@ def test_the_index_is_rebuilt_from_the_directories(store, make_record):
 
 
 def test_a_store_that_may_only_be_read_has_an_index_too(store, make_record, monkeypatch):
-    def refuse(path, content):
-        raise StoreError(f"cannot write {path}: Read-only file system. Nothing was changed.")
-
     store.write_record(make_record())
-    monkeypatch.setattr("orthocl.lab.store.write_atomically", refuse)
+    for call in ("os.replace", "pathlib.Path.unlink"):
+        monkeypatch.setattr(call, refuse)
     assert [line.id for line in store.index()] == ["sgd-1"]
     assert not (store.directory / "index.jsonl").exists()
 
@@ -104,6 +107,30 @@ def test_a_store_is_a_directory(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(StoreError, match="is a file"):
         Store(tmp_path / "file")
+
+
+@pytest.mark.parametrize("place", ["runs", "store"])
+def test_a_store_that_cannot_be_written_in_is_an_error_before_any_work(tmp_path, tiny, place):
+    from orthocl.lab import Experiment, Store, run_experiment
+    from orthocl.lab.laboratory import ignore
+
+    (tmp_path / place).touch()  # a file where a directory should be
+    store = Store(tmp_path if place == "runs" else tmp_path / "store" / "below")
+    with pytest.raises(StoreError, match=r"cannot write in the store .*Choose another"):
+        run_experiment(Experiment("one", (tiny(),)), store, jobs=1, on_event=ignore)
+
+
+def test_a_claim_that_cannot_be_written_is_an_error_of_the_store(store, monkeypatch):
+    monkeypatch.setattr("pathlib.Path.write_text", refuse)
+    with pytest.raises(StoreError, match=r"cannot write in .*Read-only"):
+        store.claim("x")
+
+
+def test_a_run_that_cannot_be_removed_is_an_error_of_the_store(store, make_record, monkeypatch):
+    store.write_record(make_record())
+    monkeypatch.setattr("shutil.rmtree", refuse)
+    with pytest.raises(StoreError, match=r"cannot remove .*Read-only"):
+        store.remove("sgd-1")
 
 
 # ---- claims ---------------------------------------------------------------------------------------------------
@@ -159,9 +186,6 @@ def test_an_unreadable_claim_counts_until_it_is_old(store, content):
 
 
 def test_claims_are_judged_where_one_may_only_read(store, monkeypatch):
-    def refuse(*_, **__):
-        raise PermissionError
-
     write_claim(store.folder("x"), 1, age=30)
     write_claim(store.folder("y"), 1, age=500)
     monkeypatch.setattr(Path, "touch", refuse)

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -73,6 +74,17 @@ class Store:
         """Path of a run's checkpoint, whether it exists or not."""
         return self.folder(run) / "checkpoint.safetensors"
 
+    def check_writable(self) -> None:
+        """Make the directory, if it is not there, and see that it can be written in: before work, not after it."""
+        try:
+            self.runs.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=self.runs):
+                pass
+        except OSError as error:
+            raise StoreError(
+                f"cannot write in the store {self.directory}: {error.strerror}. Choose another directory."
+            ) from error
+
     # ---- one run ------------------------------------------------------------------------------------------
 
     def state(self, run: str) -> State:
@@ -105,9 +117,9 @@ class Store:
         folder = self.folder(run)
         try:
             folder.mkdir(parents=True, exist_ok=True)
+            return Claim(folder)
         except OSError as error:
-            raise StoreError(f"cannot create {folder}: {error.strerror}") from error
-        return Claim(folder)
+            raise StoreError(f"cannot write in {folder}: {error.strerror}") from error
 
     def begin(self, run: str, settings: RunSettings, start: dict[str, Any]) -> dict[str, Any]:
         """Note the first start of a run; later starts get the note of the first. Only for the claim's owner."""
@@ -157,7 +169,10 @@ class Store:
         folder = self.folder(run)
         if alive_claim(folder) is not None:
             raise StoreError(f"run {run} is being made right now: stop it first")
-        shutil.rmtree(folder, ignore_errors=False)
+        try:
+            shutil.rmtree(folder)
+        except OSError as error:
+            raise StoreError(f"cannot remove {folder}: {error.strerror}") from error
 
     # ---- all runs -----------------------------------------------------------------------------------------
 

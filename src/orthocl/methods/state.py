@@ -6,6 +6,7 @@ import json
 import os
 import secrets
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +59,8 @@ def write_atomically(path: Path, content: bytes) -> None:
             os.fsync(file.fileno())
         os.replace(partial, path)
     except OSError as error:
-        partial.unlink(missing_ok=True)
+        with suppress(OSError):
+            partial.unlink()
         raise StoreError(f"cannot write {path}: {error.strerror}. Nothing was changed.") from error
 
 

@@ -102,6 +102,8 @@ def pending(
             todo.setdefault(run, settings)
         else:
             on_event(Event("known", run, settings))
+    if todo:
+        store.check_writable()
     return ids, todo
 
 
