@@ -18,7 +18,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from statistics import median
+from statistics import mean, median, stdev
 
 BARE = """
 import sys
@@ -93,7 +93,11 @@ def compare(method: str, seconds: float, rounds: int) -> None:
         print(f"  {kind:15} {spent:6.2f} s between {bare[-2]:6.2f} and {after:6.2f} s", flush=True)
     print(f"{KINDS[0]:15} {median(bare):6.2f} s, from {min(bare):.2f} to {max(bare):.2f}")
     for kind, values in ratios.items():
-        print(f"{kind:15} {median(values):.3f} x, from {min(values):.3f} to {max(values):.3f}")
+        error = stdev(values) / len(values) ** 0.5 if len(values) > 1 else float("nan")
+        print(
+            f"{kind:15} {mean(values):.3f} x on average (standard error {error:.3f}), median {median(values):.3f}, "
+            f"from {min(values):.3f} to {max(values):.3f}"
+        )
     print("all results equal" if len(results) == 1 else f"results differ: {results}", flush=True)
 
 
