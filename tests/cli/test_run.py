@@ -64,6 +64,15 @@ def test_the_command_forks_what_it_has_imported_and_other_callers_do_not(shelf, 
     assert hashes[0] == hashes[1]
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="there is no such shell there")
+@pytest.mark.parametrize("closed", ["<&-", "<&- >&-", "<&- >&- 2>&-"])
+def test_a_command_without_standard_streams_runs_too(shelf, closed):
+    program = [sys.executable, "-c", "from orthocl.cli.app import main; main()"]
+    shell = ["sh", "-c", f'exec "$@" {closed}', "sh", *program, *FLAGS, "--jobs", "2", "--store", str(shelf)]
+    subprocess.run(shell, check=True, timeout=60)
+    assert len(list(Store(shelf).records())) == 2
+
+
 def test_run_from_a_file_with_a_csv_table(shelf, tmp_path, capsys):
     file = tmp_path / "small.toml"
     file.write_text('streams = ["rotated-mnist-mini"]\nmethods = ["sgd", "ewc"]\nseeds = [1, 2]\n')

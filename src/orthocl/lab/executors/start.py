@@ -96,7 +96,8 @@ def _fork() -> Process:
             os.dup2(their_input, 0)
             os.dup2(their_output, 1)
             for end in (their_input, commands, events, their_output):
-                os.close(end)
+                if end > 2:  # a command that was started without standard streams gets pipes in their places
+                    os.close(end)
             _serve()
     os.close(their_input)
     os.close(their_output)
