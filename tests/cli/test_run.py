@@ -46,8 +46,16 @@ def test_run_from_flags(shelf, capsys):
     assert len(list(Store(shelf).records())) == 2
 
 
-def test_the_command_forks_what_it_has_imported_and_other_callers_do_not(shelf, monkeypatch):
-    arguments = [*FLAGS, "--jobs", "2", "--store"]
+@pytest.mark.parametrize("jobs", ["1", "2"], ids=["all threads", "two processes"])
+def test_the_command_forks_what_it_has_imported_and_other_callers_do_not(shelf, monkeypatch, jobs):
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    wide = [
+        "--set",
+        "net.hidden=[600]",
+        "--set",
+        "train.batch_size=100",
+    ]  # enough work to share among threads
+    arguments = [*FLAGS, *wide, "--jobs", jobs, "--store"]
     code = (
         "import sys; from orthocl.cli.app import main; from orthocl.lab.executors import start; "
         "start.INTERPRETER = 'raise SystemExit'; main(sys.argv[1:])"

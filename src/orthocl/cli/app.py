@@ -26,7 +26,6 @@ from orthocl.errors import OrthoclError
 GROUPS = ("demo", "run", "runs", "report", "search", "list", "data", "theory", "plan", "check", "paper")
 """Modules of this package that hold a command each, in the order of the help page."""
 
-
 STOPPED = "stopped; the same command goes on where it was"
 
 
@@ -46,11 +45,6 @@ def make_app(parts: Sequence[str] = GROUPS) -> cyclopts.App:
             part: cyclopts.App = importlib.import_module(module).app
             part.sort_key = position
             app.command(part)
-    if (
-        options.own_process
-    ):  # what was imported stays: never to be looked through for garbage, not even at the end
-        gc.freeze()
-        gc.enable()
     return app
 
 
