@@ -154,7 +154,12 @@ class RunSettings:
 
 def run_id(settings: RunSettings, fingerprint: str) -> str:
     """Identity of a run: hash of its resolved settings, of the stream's data and of `CODE_VERSION`."""
-    content = {"settings": settings.resolved().to_dict(), "stream": fingerprint, "code": CODE_VERSION}
+    values = settings.resolved().to_dict()
+    for item in fields(METHODS[settings.method.name]):
+        chosen = values["method"]["settings"]
+        if item.metadata.get("later") and chosen[item.name] == item.default:
+            del chosen[item.name]
+    content = {"settings": values, "stream": fingerprint, "code": CODE_VERSION}
     return hashlib.sha256(canonical(whole_numbers(content)).encode()).hexdigest()[:16]
 
 

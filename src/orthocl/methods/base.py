@@ -7,7 +7,7 @@ saved, restored and copied without another line of code: see `state_dict`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args, get_origin, get_type_hints
 
 import torch
@@ -130,6 +130,14 @@ class Method:
     def nbytes(self) -> int:
         """Bytes of memory that the method's state takes."""
         return tensor_bytes(self.state_dict())
+
+
+def later(default: Any) -> Any:
+    """A hyperparameter that was added after runs were recorded: at its default it is no part of a run's identity.
+
+    So records made before it existed stay valid.
+    """
+    return field(default=default, metadata={"later": True})
 
 
 def _fits(value: object, kinds: Sequence[Any], hint: Any) -> bool:

@@ -12,7 +12,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from orthocl.methods.base import Gradient, Method
+from orthocl.methods.base import Gradient, Method, later
 from orthocl.methods.learner import Learner
 from orthocl.methods.quadratic import quadratic_penalty
 
@@ -22,17 +22,20 @@ class SI(Method):
     """Penalty strength * sum_i Omega_i (w_i - w*_i)^2, Omega from each weight's share in lowering the loss.
 
     Along a task, omega_i sums -g_i * (step)_i, with g the gradient of the task's loss without the penalty. At its
-    end Omega_i += max(omega_i, 0) / ((w_i - w*_i)^2 + damping).
+    end Omega_i += omega_i / ((w_i - w*_i)^2 + damping), with negative omega_i set to zero unless `clip` is false.
 
     Args:
         strength: c, the weight of the penalty.
         damping: xi, which keeps the quotient finite where a weight has hardly moved.
+        clip: whether weights whose path raised the loss count as unimportant. If not, their importance is negative and
+            the penalty pushes them away from where they were.
     """
 
     name: ClassVar[str] = "si"
 
     strength: float = 1.0
     damping: float = 0.1
+    clip: bool = later(True)
     minimum: ClassVar[Mapping[str, float]] = {"strength": 0, "damping": 1e-30}
     importance: list[Tensor] = field(default_factory=list, init=False, repr=False)
     centre: list[Tensor] = field(default_factory=list, init=False, repr=False)
@@ -69,4 +72,5 @@ class SI(Method):
         for importance, path, parameter, start in zip(
             self.importance, self.path, learner.parameters.values(), self.centre, strict=True
         ):
-            importance += path.clamp(min=0) / ((parameter.detach() - start).square() + self.damping)
+            share = path.clamp(min=0) if self.clip else path
+            importance += share / ((parameter.detach() - start).square() + self.damping)

@@ -1,0 +1,1 @@
+"""The paper's experiments: its conventions, its printed numbers, its tables and figures."""
