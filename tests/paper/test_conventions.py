@@ -23,7 +23,7 @@ class AfterOneTask:
         torch.manual_seed(0)
         x, y = torch.randn(SAMPLES, INPUTS, dtype=torch.float64), torch.arange(SAMPLES) % OUTPUTS
         self.model = nn.Sequential(nn.Linear(INPUTS, 6), nn.Tanh(), nn.Linear(6, OUTPUTS)).double()
-        optimizer = torch.optim.SGD(self.model.parameters(), lr=0.5, momentum=0.9)
+        optimizer = torch.optim.SGD(self.model.parameters(), lr=2.0, momentum=0.95)
         self.learner: Learner = attach(method, self.model, optimizer)
         self.inputs, self.before = x, self.weights()
         self.path = [torch.zeros_like(p) for p in self.model.parameters()]
