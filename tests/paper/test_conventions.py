@@ -23,15 +23,16 @@ class AfterOneTask:
         torch.manual_seed(0)
         x, y = torch.randn(SAMPLES, INPUTS, dtype=torch.float64), torch.arange(SAMPLES) % OUTPUTS
         self.model = nn.Sequential(nn.Linear(INPUTS, 6), nn.Tanh(), nn.Linear(6, OUTPUTS)).double()
-        optimizer = torch.optim.SGD(self.model.parameters(), lr=2.0, momentum=0.95)
+        optimizer = torch.optim.SGD(self.model.parameters(), lr=0.5, momentum=0.9)
         self.learner: Learner = attach(method, self.model, optimizer)
         self.inputs, self.before = x, self.weights()
         self.path = [torch.zeros_like(p) for p in self.model.parameters()]
         stream = from_arrays([(x, y, x, y)], dtype=torch.float64)
         with self.learner.learning(stream.task(1)):
-            for _ in range(30):
+            for step in range(30):
+                rows = slice(step % 8 * 6, step % 8 * 6 + 6)
                 optimizer.zero_grad()
-                nn.functional.cross_entropy(self.model(x), y).backward()
+                nn.functional.cross_entropy(self.model(x[rows]), y[rows]).backward()
                 start = self.weights()
                 optimizer.step()
                 for path, p, s in zip(self.path, self.model.parameters(), start, strict=True):
