@@ -22,8 +22,8 @@ from statistics import mean, median, stdev
 
 BARE = """
 import sys
-from orthocl.lab.experiment import make_experiment
-from orthocl.lab.run import build_learner, make_stream
+from orthocl.lab.experiment.experiment import make_experiment
+from orthocl.lab.run.execute import build_learner, make_stream
 from orthocl.training.together import Member, train_member
 
 (run,) = make_experiment({"streams": [sys.argv[1]], "methods": [sys.argv[2]]}, overrides=sys.argv[4:]).runs

@@ -5,7 +5,7 @@ little as possible), of steps taken in turn within one run: read the ratios. "de
 the published algorithm: an orthonormal p x m basis of explicit gradients and two passes over it at every step. "sgd" is
 the step of `torch.optim.SGD` after autograd's backward pass, which "dense", "project" and "adapter" take too, as users'
 own loops do; "runner" is the same adapter in the steps that the runner takes on a multilayer perceptron, without
-autograd (`training/written_out.py`), and "sgd, runner" plain SGD in such steps.
+autograd (`training/mlp_steps.py`), and "sgd, runner" plain SGD in such steps.
 
     python benchmarks/projection.py                  targets: about 5 minutes, up to 12 GB
     python benchmarks/projection.py --growth         cost against m and against width
@@ -41,7 +41,7 @@ from orthocl.streams.arrays import TensorSplit
 from orthocl.tangents import Adapter, Subspace, collect
 from orthocl.tangents.planner import available_bytes, size
 from orthocl.training import attach
-from orthocl.training.written_out import WrittenOutSteps, linear_layers
+from orthocl.training.mlp_steps import WrittenOutSteps, linear_layers
 
 BATCH, TASK_SAMPLES, CACHED_SAMPLES = 32, 60_000, 4_000
 console = Console(width=110)

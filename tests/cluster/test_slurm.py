@@ -15,9 +15,9 @@ import pytest
 
 from orthocl.errors import OrthoclError, SettingsError
 from orthocl.lab.executors import Event, make_executor
-from orthocl.lab.run import RunOptions, execute
-from orthocl.lab.settings import MethodSettings, NetSettings, RunSettings, StreamSettings
-from orthocl.lab.store import Store
+from orthocl.lab.experiment.settings import MethodSettings, NetSettings, RunSettings, StreamSettings
+from orthocl.lab.run.execute import RunOptions, execute
+from orthocl.lab.store.store import Store
 from orthocl.training import TrainSettings
 
 pytestmark = [pytest.mark.cluster]

@@ -3,7 +3,7 @@
 import pytest
 
 from orthocl.methods import METHODS
-from orthocl.training.conformance import CHECKS, small
+from orthocl.testing.conformance import CHECKS, small
 
 CASES = {name: (kind, {}) for name, kind in METHODS.items()} | {
     f"{name} by the {engine} engine": (METHODS[name], {"engine": engine})

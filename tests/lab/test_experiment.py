@@ -7,7 +7,7 @@ import pytest
 
 from orthocl.errors import SettingsError
 from orthocl.lab import load_experiment, make_experiment
-from orthocl.lab.experiment_file import read_file
+from orthocl.lab.experiment.file import read_file
 
 LAYERED = """
 seeds = [1, 2]

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from orthocl.lab import load_experiment, make_experiment, run_experiment
-from orthocl.lab.settings import run_id
+from orthocl.lab.experiment.settings import run_id
 
 GOLDEN = json.loads((Path(__file__).parent / "golden.json").read_text())
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"

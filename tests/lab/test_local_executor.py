@@ -14,12 +14,12 @@ import pytest
 
 from orthocl.errors import OrthoclError, SettingsError
 from orthocl.lab import Experiment, RunObserver, RunOptions, Store
-from orthocl.lab.claims import this_process
 from orthocl.lab.executors import Event, local, make_executor
 from orthocl.lab.executors.local import LocalExecutor, threads_per_run
 from orthocl.lab.executors.start import start, start_seconds
 from orthocl.lab.laboratory import Pace, forecast, ignore, run_experiment
-from orthocl.lab.run import identify, make_stream
+from orthocl.lab.run.execute import identify, make_stream
+from orthocl.lab.store.run_lock import this_process
 
 EXPERIMENT = """
 seeds = [1, 2]
@@ -215,7 +215,7 @@ def test_in_this_process_too_there_is_progress_and_trackers_hear_of_it(store, ti
             heard.append(record.id)
 
     monkeypatch.setattr(
-        "orthocl.lab.trackers.make_trackers", lambda names, folder: [Tracker() for _ in names]
+        "orthocl.lab.reporting.trackers.make_trackers", lambda names, folder: [Tracker() for _ in names]
     )
     events = []
     (outcome,) = LocalExecutor(jobs=0).run_all(

@@ -8,7 +8,7 @@ import pytest
 
 from orthocl.errors import StoreError
 from orthocl.lab import Record
-from orthocl.lab.record import circumstances, readable_json
+from orthocl.lab.store.record import circumstances, readable_json
 
 
 def test_round_trip_keeps_every_bit(make_record):

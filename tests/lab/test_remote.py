@@ -13,9 +13,9 @@ import pytest
 from orthocl.errors import SettingsError
 from orthocl.lab.executors import remote
 from orthocl.lab.executors.remote import finished_tasks, make_run, measured_rows, packed, unpacked
-from orthocl.lab.run import RunOptions, identify
-from orthocl.lab.settings import MethodSettings, NetSettings, RunSettings, StreamSettings
-from orthocl.lab.store import Store
+from orthocl.lab.experiment.settings import MethodSettings, NetSettings, RunSettings, StreamSettings
+from orthocl.lab.run.execute import RunOptions, identify
+from orthocl.lab.store.store import Store
 from orthocl.training import TrainSettings
 
 RUN = RunSettings(

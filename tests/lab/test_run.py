@@ -7,9 +7,9 @@ import torch
 
 from orthocl.errors import StoreError, TrainingError
 from orthocl.lab import InterruptedRun, RunObserver, RunOptions, Store, execute
-from orthocl.lab.claims import ClaimedError
-from orthocl.lab.run import build_learner, identify, make_stream
-from orthocl.methods.state import read_state
+from orthocl.lab.run.execute import build_learner, identify, make_stream
+from orthocl.lab.store.run_lock import ClaimedError
+from orthocl.storage import read_state
 from orthocl.training import train
 
 METHODS = ["sgd", "ogd", "ogd+", "pca-ogd", "a-gem", "ewc", "si", "mas", "stable-sgd"]

@@ -14,13 +14,20 @@ import pytest
 
 from orthocl.cli.app import call
 from orthocl.errors import DataError, SettingsError
-from orthocl.lab.experiment import Experiment, load_experiment, make_experiment
-from orthocl.lab.figure import save_figure
+from orthocl.lab.experiment.experiment import Experiment, load_experiment, make_experiment
 from orthocl.lab.laboratory import Results, run_experiment
-from orthocl.lab.run import RunOptions, execute
-from orthocl.lab.search import SearchResult, SearchSettings, find_groups, run_search, score_after, toml_text
-from orthocl.lab.sensitivity import sensitivity_figure
-from orthocl.lab.store import Store
+from orthocl.lab.reporting.figure import save_figure
+from orthocl.lab.run.execute import RunOptions, execute
+from orthocl.lab.search.search import (
+    SearchResult,
+    SearchSettings,
+    find_groups,
+    run_search,
+    score_after,
+    toml_text,
+)
+from orthocl.lab.search.sensitivity import sensitivity_figure
+from orthocl.lab.store.store import Store
 
 if sys.version_info >= (3, 11):
     import tomllib

@@ -6,8 +6,8 @@ import pytest
 
 from orthocl.errors import SettingsError
 from orthocl.lab import MethodSettings, RunSettings, StreamSettings
-from orthocl.lab.run import identify, make_stream
-from orthocl.lab.settings import TrainSettings, checked, run_id
+from orthocl.lab.experiment.settings import TrainSettings, checked, run_id
+from orthocl.lab.run.execute import identify, make_stream
 
 
 def test_defaults_spelled_out_are_the_same_run(tiny):

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from orthocl.errors import StoreError
-from orthocl.lab import claims
-from orthocl.lab.claims import Claim, ClaimedError, alive_claim, this_process
+from orthocl.lab.store import run_lock as claims
+from orthocl.lab.store.run_lock import Claim, ClaimedError, alive_claim, this_process
 
 
 def refuse(*_: object, **__: object) -> None:

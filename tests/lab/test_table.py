@@ -11,10 +11,10 @@ import pytest
 from rich.console import Console
 
 from orthocl.errors import DataError, SettingsError
-from orthocl.lab.figure import FIGURES, figure_svg, heatmap_figure, make_figure, save_figure
-from orthocl.lab.record import Result
-from orthocl.lab.report import render_report, write_report
-from orthocl.lab.table import Cell, make_table
+from orthocl.lab.reporting.figure import FIGURES, figure_svg, heatmap_figure, make_figure, save_figure
+from orthocl.lab.reporting.report import render_report, write_report
+from orthocl.lab.reporting.table import Cell, make_table
+from orthocl.lab.store.record import Result
 
 
 @pytest.fixture

@@ -7,9 +7,9 @@ import pytest
 from orthocl.errors import TrainingError
 from orthocl.lab import InterruptedRun, RunObserver, RunOptions, Store, execute
 from orthocl.lab.executors.local import LocalExecutor
-from orthocl.lab.run import build_learner, identify, make_stream, threads
-from orthocl.lab.settings import NetSettings
-from orthocl.lab.together import execute_together, group
+from orthocl.lab.experiment.settings import NetSettings
+from orthocl.lab.run.execute import build_learner, identify, make_stream, threads
+from orthocl.lab.run.seed_batches import execute_together, group
 from orthocl.training import train
 
 OPTIONS = RunOptions(threads=1)

@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 
 from orthocl.errors import SettingsError
-from orthocl.lab import trackers
-from orthocl.lab.keeper import InterruptedRun
-from orthocl.lab.record import Record
-from orthocl.lab.run import RunObserver, execute
-from orthocl.lab.settings import MethodSettings, NetSettings, RunSettings, StreamSettings
-from orthocl.lab.store import Store
-from orthocl.lab.trackers import Sink, Tracker, make_trackers
+from orthocl.lab.experiment.settings import MethodSettings, NetSettings, RunSettings, StreamSettings
+from orthocl.lab.reporting import trackers
+from orthocl.lab.reporting.trackers import Sink, Tracker, make_trackers
+from orthocl.lab.run.checkpointer import InterruptedRun
+from orthocl.lab.run.execute import RunObserver, execute
+from orthocl.lab.store.record import Record
+from orthocl.lab.store.store import Store
 from orthocl.metrics import METRICS
 from orthocl.training import TrainSettings
 
@@ -235,7 +235,7 @@ def test_mlflow_folder_reads_back_and_a_resumed_run_is_one_entry(tmp_path: Path)
 
 def test_no_tracker_is_imported_unless_asked_for() -> None:
     code = (
-        "import sys, orthocl.lab.trackers, orthocl.lab.run\n"
+        "import sys, orthocl.lab.reporting.trackers, orthocl.lab.run.execute\n"
         "print([name for name in ('tensorboard', 'wandb', 'mlflow') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -9,9 +9,9 @@ from contextlib import suppress
 import pytest
 from rich.console import Console
 
-from orthocl.lab.board import Board, fitting
 from orthocl.lab.executors.interface import Event
-from orthocl.lab.view import LineView, LiveView, make_view
+from orthocl.lab.reporting.live_progress import Board, fitting
+from orthocl.lab.reporting.progress import LineView, LiveView, make_view
 
 
 class Clock:

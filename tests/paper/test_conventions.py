@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from orthocl.lab.experiment import load_experiment
+from orthocl.lab.experiment.experiment import load_experiment
 from orthocl.methods import EWC, MAS, SI, Learner, Method
 from orthocl.paper.conventions import ewc_strength, mas_strength, si_strength
 from orthocl.streams import from_arrays

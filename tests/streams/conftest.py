@@ -15,8 +15,8 @@ import pytest
 
 from orthocl.errors import DataError
 from orthocl.streams import datasets
-from orthocl.streams.datasets.entries import ENTRIES
-from orthocl.streams.datasets.places import find
+from orthocl.streams.datasets.catalogue import ENTRIES
+from orthocl.streams.datasets.locate import find
 
 REPOSITORY = Path(__file__).parents[2]
 

@@ -8,7 +8,7 @@ import tarfile
 import pytest
 
 from orthocl.streams.datasets.archives import extract_files, extract_tree
-from orthocl.streams.datasets.catalogue import DataFile, SourceError, no_progress
+from orthocl.streams.datasets.schema import DataFile, SourceError, no_progress
 
 WANTED = (DataFile("a", 5, ""), DataFile("b", 3, ""))
 

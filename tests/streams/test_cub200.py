@@ -17,9 +17,9 @@ from orthocl import streams
 from orthocl.errors import DataError
 from orthocl.nets import AlexNet
 from orthocl.streams.datasets import load_cub200
-from orthocl.streams.datasets.catalogue import DataFile
 from orthocl.streams.datasets.cub200 import find_folder, hash_images, load_images, read_index
 from orthocl.streams.datasets.features import LAYERS, extract_features, read_features
+from orthocl.streams.datasets.schema import DataFile
 from orthocl.streams.datasets.weights import CONVOLUTIONS, FC6, check_weights, find_weights, read_weights
 
 

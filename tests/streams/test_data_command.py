@@ -12,7 +12,7 @@ from PIL import Image
 from orthocl.cli import data as command
 from orthocl.errors import DataError, SettingsError
 from orthocl.streams.datasets import status
-from orthocl.streams.datasets.catalogue import DataFile, Edition, Entry
+from orthocl.streams.datasets.schema import DataFile, Edition, Entry
 from orthocl.streams.datasets.sources import WebFiles
 from orthocl.streams.datasets.weights import CONVOLUTIONS
 

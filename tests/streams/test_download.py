@@ -8,8 +8,8 @@ import socket
 import numpy as np
 import pytest
 
-from orthocl.streams.datasets.catalogue import SourceError, no_progress
 from orthocl.streams.datasets.download import CHUNK, download
+from orthocl.streams.datasets.schema import SourceError, no_progress
 
 CONTENT = np.random.RandomState(0).bytes(500_000)
 CHECKSUM = f"sha256:{hashlib.sha256(CONTENT).hexdigest()}"

@@ -15,9 +15,9 @@ import pytest
 
 from orthocl.errors import DataError, SettingsError
 from orthocl.streams.datasets import fetch
-from orthocl.streams.datasets.catalogue import DataFile, Edition, Entry, SourceError, no_progress
-from orthocl.streams.datasets.fetching import fetch_entry, writable_root
-from orthocl.streams.datasets.places import contents, find
+from orthocl.streams.datasets.fetch import fetch_entry, writable_root
+from orthocl.streams.datasets.locate import contents, find
+from orthocl.streams.datasets.schema import DataFile, Edition, Entry, SourceError, no_progress
 from orthocl.streams.datasets.sources import DebianPackage, FoundArchive, NpmPackage, WebArchive, WebFiles
 
 FILES = {"one": b"first file" * 1000, "two": b"second file" * 1000}
@@ -293,7 +293,7 @@ def tiny_birds(monkeypatch, web) -> bytes:
     }
     packed = tar("CUB_200_2011", files)
     web.content["CUB_200_2011.tgz"] = packed
-    module = "orthocl.streams.datasets.fetching"
+    module = "orthocl.streams.datasets.fetch"
     monkeypatch.setattr(f"{module}.CUB_ARCHIVE", DataFile("CUB_200_2011.tgz", len(packed), md5(packed)))
     monkeypatch.setattr(f"{module}.CUB_URL", f"{web.url}/truncate/CUB_200_2011.tgz")
     monkeypatch.setattr("orthocl.streams.datasets.cub200.IMAGES", 2)

@@ -15,7 +15,7 @@ import pytest
 from orthocl import streams
 from orthocl.errors import DataError
 from orthocl.streams.datasets import load
-from orthocl.streams.datasets.catalogue import DataFile, Edition, Entry
+from orthocl.streams.datasets.catalogue import CIFAR10, CIFAR100, ENTRIES, FASHION_MNIST, MNIST
 from orthocl.streams.datasets.cifar import (
     cifar10_from_binary,
     cifar10_from_pickles,
@@ -24,11 +24,11 @@ from orthocl.streams.datasets.cifar import (
     parse_binary,
     parse_pickle,
 )
-from orthocl.streams.datasets.entries import CIFAR10, CIFAR100, ENTRIES, FASHION_MNIST, MNIST
 from orthocl.streams.datasets.idx import parse_idx
+from orthocl.streams.datasets.locate import contents, data_roots, find, find_verified, read_verified
 from orthocl.streams.datasets.mnist import mnist_from_idx
 from orthocl.streams.datasets.npz import read_npz
-from orthocl.streams.datasets.places import contents, data_roots, find, find_verified, read_verified
+from orthocl.streams.datasets.schema import DataFile, Edition, Entry
 
 
 def idx(array: np.ndarray) -> bytes:
@@ -235,7 +235,7 @@ def test_a_good_copy_is_found_behind_a_damaged_one(tmp_path, small_mnist, monkey
     put(tmp_path / "first" / "mnist", {**small_mnist, "train-labels-idx1-ubyte": b"damaged"})
     put(tmp_path / "second" / "mnist", small_mnist)
     monkeypatch.setattr(
-        "orthocl.streams.datasets.places.data_roots", lambda _: [tmp_path / "first", tmp_path / "second"]
+        "orthocl.streams.datasets.locate.data_roots", lambda _: [tmp_path / "first", tmp_path / "second"]
     )
     place, files = find_verified(entry)
     assert place.folder == tmp_path / "second" / "mnist"

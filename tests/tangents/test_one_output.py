@@ -6,8 +6,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from orthocl.tangents import collect
-from orthocl.tangents.one_output import by_output
-from orthocl.tangents.outer import Factored
+from orthocl.tangents.blocks import Factored
+from orthocl.tangents.last_layer import by_output
 
 
 def make_block(outputs, values, inputs=3, bias=True, total=None, source=None):

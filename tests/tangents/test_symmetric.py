@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from orthocl.tangents.symmetric import SymmetricMatrix
+from orthocl.tangents.packed_symmetric import SymmetricMatrix
 
 
 @pytest.mark.parametrize("size", [0, 1, 2, 5, 127, 128, 400, 1000])

@@ -9,7 +9,7 @@ from orthocl.nets import make_net
 from orthocl.streams import from_arrays
 from orthocl.theory import bridge, early_stopping_ridge, linearise, solve_stream
 from orthocl.theory.empirical import EmpiricalNTK
-from orthocl.theory.targets import accuracy, regression_tasks
+from orthocl.theory.regression_targets import accuracy, regression_tasks
 from orthocl.training.theory_bridge import train_with_theory
 
 

@@ -11,8 +11,8 @@ from orthocl.nets import MLP
 from orthocl.streams import make
 from orthocl.tangents import Adapter
 from orthocl.training import Observer, TrainSettings, attach, train
+from orthocl.training.mlp_steps import WrittenOutSteps, linear_layers
 from orthocl.training.together import Member, train_member, train_together, why_not_together
-from orthocl.training.written_out import WrittenOutSteps, linear_layers
 
 SETTINGS = TrainSettings(epochs=3, batch_size=13, learning_rate=0.05, evaluate_every=7)
 

@@ -13,9 +13,9 @@ from rich.table import Table
 
 from orthocl.cli.options import working
 from orthocl.errors import OrthoclError, SettingsError
-from orthocl.lab.text import counted
+from orthocl.formatting import counted
 from orthocl.methods.base import Method
-from orthocl.training.conformance import check_method
+from orthocl.testing.conformance import check_method
 
 app = App(name="check", help="Run the conformance suite on the methods in a Python file.")
 

@@ -17,10 +17,10 @@ from orthocl.cli.options import working
 from orthocl.errors import SettingsError, unknown_name
 from orthocl.nets import AlexNet
 from orthocl.streams.datasets import ENTRIES, data_roots, fetch, status
-from orthocl.streams.datasets.catalogue import Progress as Report
 from orthocl.streams.datasets.cub200 import find_folder, read_index
 from orthocl.streams.datasets.features import extract_features, read_features
-from orthocl.streams.datasets.fetching import writable_root
+from orthocl.streams.datasets.fetch import writable_root
+from orthocl.streams.datasets.schema import Progress as Report
 from orthocl.streams.datasets.weights import find_weights, read_weights
 
 app = cyclopts.App(name="data", help="Data sets: what is where, fetch, prepare.")

@@ -13,11 +13,11 @@ from rich.markup import escape
 
 from orthocl.cli.options import SeedOption, SetOption, cores, fork_ahead, working
 from orthocl.cli.run import show_results
-from orthocl.lab.experiment import load_experiment
+from orthocl.lab.experiment.experiment import load_experiment
 from orthocl.lab.laboratory import run_experiment
-from orthocl.lab.report import write_report
-from orthocl.lab.run import RunOptions
-from orthocl.lab.store import Store
+from orthocl.lab.reporting.report import write_report
+from orthocl.lab.run.execute import RunOptions
+from orthocl.lab.store.store import Store
 
 app = App(name="demo")
 

@@ -12,8 +12,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from orthocl.lab.settings import net_defaults
-from orthocl.lab.text import counted, size_text
+from orthocl.formatting import counted, size_text
+from orthocl.lab.experiment.settings import net_defaults
 from orthocl.methods import METHODS
 from orthocl.metrics import METRICS
 from orthocl.nets import NETS

@@ -16,7 +16,7 @@ from torch import nn
 
 from orthocl.cli.options import working
 from orthocl.errors import SettingsError, unknown_name
-from orthocl.lab.text import counted
+from orthocl.formatting import counted
 from orthocl.nets import NETS, make_net
 from orthocl.tangents.planner import Plan, plan, size
 

@@ -21,14 +21,14 @@ from orthocl.cli.options import (
     working,
 )
 from orthocl.errors import StoreError
-from orthocl.lab.experiment import load_experiment
-from orthocl.lab.figure import check_suffix, make_figure, save_figure
-from orthocl.lab.record import Record
-from orthocl.lab.report import write_report
-from orthocl.lab.run import identify
-from orthocl.lab.settings import RunSettings
-from orthocl.lab.store import Store
-from orthocl.lab.text import counted
+from orthocl.formatting import counted
+from orthocl.lab.experiment.experiment import load_experiment
+from orthocl.lab.experiment.settings import RunSettings
+from orthocl.lab.reporting.figure import check_suffix, make_figure, save_figure
+from orthocl.lab.reporting.report import write_report
+from orthocl.lab.run.execute import identify
+from orthocl.lab.store.record import Record
+from orthocl.lab.store.store import Store
 
 app = App(name="report")
 

@@ -27,15 +27,15 @@ from orthocl.cli.options import (
     working,
 )
 from orthocl.errors import SettingsError
+from orthocl.formatting import counted, time_text
 from orthocl.lab.executors.local import threads_per_run
 from orthocl.lab.executors.start import start_seconds
-from orthocl.lab.experiment import Experiment, load_experiment, make_experiment
+from orthocl.lab.experiment.experiment import Experiment, load_experiment, make_experiment
 from orthocl.lab.laboratory import Forecast, Results, forecast, run_experiment
-from orthocl.lab.report import write_report
-from orthocl.lab.run import RunOptions
-from orthocl.lab.store import Store
-from orthocl.lab.table import Format, make_table
-from orthocl.lab.text import counted, time_text
+from orthocl.lab.reporting.report import write_report
+from orthocl.lab.reporting.table import Format, make_table
+from orthocl.lab.run.execute import RunOptions
+from orthocl.lab.store.store import Store
 
 app = App(name="run")
 
@@ -82,7 +82,7 @@ def run(
         trackers=tuple(tracker or ()),
     )
     if options.trackers:
-        from orthocl.lab.trackers import check_trackers
+        from orthocl.lab.reporting.trackers import check_trackers
 
         check_trackers(options.trackers)
     make_table((), metric or experiment.metrics)  # an unknown metric is an error now, not after hours
@@ -142,7 +142,7 @@ def _experiment(
 
 def backend_options(texts: Sequence[str] | None) -> dict[str, object]:
     """Settings of a backend from KEY=VALUE texts."""
-    from orthocl.lab.experiment_file import toml_value
+    from orthocl.lab.experiment.file import toml_value
 
     settings: dict[str, object] = {}
     for text in texts or ():

@@ -18,13 +18,13 @@ from rich.table import Table
 
 from orthocl.cli.options import DEFAULT_STORE, MetricOption, StoreOption, make_folder, working
 from orthocl.errors import SettingsError, StoreError, unknown_name
-from orthocl.lab.grid import flat
-from orthocl.lab.record import Record
-from orthocl.lab.store import Store
-from orthocl.lab.table import DEFAULT_METRICS, Cell, Format, make_table, title
-from orthocl.lab.text import counted, time_text
-from orthocl.methods.state import write_atomically
+from orthocl.formatting import counted, time_text
+from orthocl.lab.experiment.grid import flat
+from orthocl.lab.reporting.table import DEFAULT_METRICS, Cell, Format, make_table, title
+from orthocl.lab.store.record import Record
+from orthocl.lab.store.store import Store
 from orthocl.metrics import METRICS
+from orthocl.storage import write_atomically
 
 app = App(name="runs", help="Records of finished runs: list, show, compare, export, remove.")
 

@@ -25,15 +25,23 @@ from orthocl.cli.options import (
     working,
 )
 from orthocl.cli.run import backend_options
-from orthocl.lab.experiment import Experiment, load_experiment
-from orthocl.lab.figure import check_suffix, save_figure
+from orthocl.formatting import counted
+from orthocl.lab.experiment.experiment import Experiment, load_experiment
 from orthocl.lab.laboratory import Results, run_experiment
-from orthocl.lab.run import RunOptions
-from orthocl.lab.search import Group, SearchResult, SearchSettings, Trial, find_groups, run_search, toml_text
-from orthocl.lab.sensitivity import sensitivity_figure
-from orthocl.lab.store import Store
-from orthocl.lab.text import counted
-from orthocl.methods.state import write_atomically
+from orthocl.lab.reporting.figure import check_suffix, save_figure
+from orthocl.lab.run.execute import RunOptions
+from orthocl.lab.search.search import (
+    Group,
+    SearchResult,
+    SearchSettings,
+    Trial,
+    find_groups,
+    run_search,
+    toml_text,
+)
+from orthocl.lab.search.sensitivity import sensitivity_figure
+from orthocl.lab.store.store import Store
+from orthocl.storage import write_atomically
 
 app = App(name="search")
 SHOWN = 10

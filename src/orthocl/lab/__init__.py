@@ -1,13 +1,13 @@
 """The laboratory: experiments that resume, sweep and run on many machines."""
 
-from orthocl.lab.experiment import Experiment, load_experiment, make_experiment
-from orthocl.lab.keeper import InterruptedRun
+from orthocl.lab.experiment.experiment import Experiment, load_experiment, make_experiment
+from orthocl.lab.experiment.settings import MethodSettings, NetSettings, RunSettings, StreamSettings
 from orthocl.lab.laboratory import Results, forecast, run_experiment
-from orthocl.lab.record import Record, Result
-from orthocl.lab.run import RunObserver, RunOptions, execute
-from orthocl.lab.settings import MethodSettings, NetSettings, RunSettings, StreamSettings
-from orthocl.lab.store import Store
-from orthocl.lab.table import make_table
+from orthocl.lab.reporting.table import make_table
+from orthocl.lab.run.checkpointer import InterruptedRun
+from orthocl.lab.run.execute import RunObserver, RunOptions, execute
+from orthocl.lab.store.record import Record, Result
+from orthocl.lab.store.store import Store
 
 __all__ = [
     "Experiment",

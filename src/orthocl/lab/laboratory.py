@@ -13,12 +13,12 @@ from rich.console import Console
 
 from orthocl.errors import OrthoclError, UnsupportedError
 from orthocl.lab.executors import Event, OnEvent, Outcome, make_executor
-from orthocl.lab.experiment import Experiment, load_experiment
-from orthocl.lab.record import Record
-from orthocl.lab.run import RunOptions, build_learner, make_stream, total_steps
-from orthocl.lab.settings import RunSettings, StreamSettings, run_id
-from orthocl.lab.store import State, Store
-from orthocl.lab.view import make_view
+from orthocl.lab.experiment.experiment import Experiment, load_experiment
+from orthocl.lab.experiment.settings import RunSettings, StreamSettings, run_id
+from orthocl.lab.reporting.progress import make_view
+from orthocl.lab.run.execute import RunOptions, build_learner, make_stream, total_steps
+from orthocl.lab.store.record import Record
+from orthocl.lab.store.store import State, Store
 from orthocl.streams import Stream
 from orthocl.training import train
 
@@ -27,7 +27,7 @@ PROBE_STEPS = 25
 
 @dataclass(frozen=True)
 class Results:
-    """What became of an experiment: `orthocl.lab.table.table(results.pairs)` makes a table of it."""
+    """What became of an experiment: `orthocl.lab.reporting.table.table(results.pairs)` makes a table of it."""
 
     experiment: Experiment
     outcomes: tuple[Outcome, ...]

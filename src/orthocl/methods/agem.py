@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from orthocl.methods.base import Gradient, Method, dot
+from orthocl.methods.importance import gradient_of
 from orthocl.methods.learner import Learner
 from orthocl.methods.memory import SampleMemory
-from orthocl.methods.per_sample import gradient_of
 from orthocl.nets.heads import use_head
 
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from orthocl.errors import SettingsError, unknown_name
-from orthocl.methods.state import export_state, tensor_bytes
+from orthocl.storage import export_state, tensor_bytes
 
 if TYPE_CHECKING:
     from orthocl.methods.learner import Learner

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from orthocl.methods.base import Method
+from orthocl.methods.importance import mean_of_gradients
 from orthocl.methods.learner import Learner
 from orthocl.methods.memory import draw
-from orthocl.methods.per_sample import mean_of_gradients
 from orthocl.methods.quadratic import add_quadratic, quadratic_penalty
 
 

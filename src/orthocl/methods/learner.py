@@ -16,8 +16,8 @@ from torch.utils.data import Dataset
 
 from orthocl.errors import DataError, StoreError, TrainingError, UnsupportedError
 from orthocl.methods.base import Method
-from orthocl.methods.state import read_state, write_state
 from orthocl.nets.heads import find_heads
+from orthocl.storage import read_state, write_state
 from orthocl.streams.arrays import DatasetSplit
 from orthocl.streams.base import Split, Task
 from orthocl.tangents.adapter import why_not_exact

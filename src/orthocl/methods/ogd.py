@@ -18,11 +18,11 @@ from orthocl.errors import TrainingError
 from orthocl.methods.base import Gradient, Method
 from orthocl.methods.learner import Learner
 from orthocl.methods.memory import Remembered, draw
-from orthocl.methods.state import export_state
-from orthocl.methods.watch import Watch
+from orthocl.methods.protection_report import Watch
 from orthocl.nets.heads import use_head
+from orthocl.storage import export_state
 from orthocl.tangents.adapter import Adapter
-from orthocl.tangents.factors import Tangents, Variant, collect
+from orthocl.tangents.collect import Tangents, Variant, collect
 from orthocl.tangents.planner import plan
 from orthocl.tangents.subspace import Subspace
 

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal
 from orthocl.methods.learner import Learner
 from orthocl.methods.memory import SampleMemory
 from orthocl.methods.ogd import OGD
-from orthocl.methods.state import tensor_bytes
+from orthocl.storage import tensor_bytes
 
 
 @dataclass

@@ -1,6 +1,7 @@
 """Networks of the experiments, and output heads for any network."""
 
-from orthocl.nets.alexnet import AlexNet, BirdClassifier
+from orthocl.nets.alexnet import AlexNet
+from orthocl.nets.bird_classifier import BirdClassifier
 from orthocl.nets.heads import MultiHead, find_heads, use_head
 from orthocl.nets.lenet import LeNet
 from orthocl.nets.mlp import MLP

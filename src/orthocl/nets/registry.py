@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from orthocl.errors import unknown_name
-from orthocl.nets.alexnet import BirdClassifier
+from orthocl.nets.bird_classifier import BirdClassifier
 from orthocl.nets.heads import MultiHead
 from orthocl.nets.lenet import LeNet
 from orthocl.nets.mlp import MLP

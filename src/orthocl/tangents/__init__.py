@@ -1,11 +1,11 @@
 """Tangents of remembered outputs as per-layer factors, and orthogonal projection that never forms them."""
 
 from orthocl.tangents.adapter import Adapter, why_not_exact
+from orthocl.tangents.collect import Variant, collect
 from orthocl.tangents.drift import Drift, drift
-from orthocl.tangents.factors import Variant, collect
 from orthocl.tangents.planner import Plan, plan
-from orthocl.tangents.rows import Tangents
 from orthocl.tangents.subspace import Subspace
+from orthocl.tangents.tangents import Tangents
 
 __all__ = [
     "Adapter",

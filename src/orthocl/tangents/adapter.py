@@ -22,15 +22,14 @@ from torch.optim import Optimizer
 
 from orthocl.errors import SettingsError, StoreError, TrainingError
 from orthocl.streams.base import Split
-from orthocl.tangents.adapted import AdapterLayer, install, uninstall
-from orthocl.tangents.blocks import Block
+from orthocl.tangents.adapter_layer import AdapterLayer, install, uninstall
+from orthocl.tangents.blocks import Block, Factored
 from orthocl.tangents.costs import LayerShape, adapter_is_cheaper
 from orthocl.tangents.input_cache import fill_caches
-from orthocl.tangents.one_output import OneOutputRows, by_output
-from orthocl.tangents.outer import Factored
-from orthocl.tangents.rows import Tangents, norm
+from orthocl.tangents.last_layer import OneOutputRows, by_output
+from orthocl.tangents.packed_symmetric import SymmetricMatrix
 from orthocl.tangents.subspace import Subspace
-from orthocl.tangents.symmetric import SymmetricMatrix
+from orthocl.tangents.tangents import Tangents, norm
 
 # A float32 inverse of K is used while its rounding, eps x condition, stays under this.
 ROUNDING_OF_INVERSE = 1e-2

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from orthocl.errors import DataError
-from orthocl.tangents.rows import Tangents
 from orthocl.tangents.subspace import Subspace
+from orthocl.tangents.tangents import Tangents
 
 
 @dataclass(frozen=True)

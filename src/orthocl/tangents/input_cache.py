@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from orthocl.errors import StoreError
 from orthocl.nets.modes import evaluating
 from orthocl.streams.base import Split
-from orthocl.tangents.adapted import AdapterLayer
+from orthocl.tangents.adapter_layer import AdapterLayer
 
 ROWS_AT_ONCE = 1024
 

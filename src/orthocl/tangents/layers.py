@@ -15,9 +15,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from orthocl.tangents.blocks import Block, Dense, Shape
+from orthocl.tangents.blocks import Block, Dense, Factored, Patches, Shape, Unfold
 from orthocl.tangents.costs import LayerShape
-from orthocl.tangents.outer import Factored, Patches, Unfold
 
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 # Exact types: a subclass may compute something else.

@@ -22,12 +22,11 @@ from torch import Tensor, nn
 
 from orthocl.errors import DataError, SettingsError
 from orthocl.nets.heads import find_heads
-from orthocl.tangents.blocks import Block, Kind
+from orthocl.tangents.blocks import Block, Factored, Kind, Patches
 from orthocl.tangents.cholesky import PANEL as CHOLESKY_PANEL
+from orthocl.tangents.collect import Variant, collect
 from orthocl.tangents.costs import LayerShape, adapter_is_cheaper
-from orthocl.tangents.factors import Variant, collect
-from orthocl.tangents.one_output import by_output
-from orthocl.tangents.outer import Factored, Patches
+from orthocl.tangents.last_layer import by_output
 
 Path = Literal["dense", "project", "adapter"]
 # The paths that this library takes; "dense" is there to compare with.

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from orthocl.errors import DataError, SettingsError, StoreError
 from orthocl.tangents.cholesky import GrowingCholesky
-from orthocl.tangents.rows import Tangents, norm
+from orthocl.tangents.tangents import Tangents, norm
 
 DTYPES = {torch.float64: "float64", torch.float32: "float32", torch.bfloat16: "bfloat16"}
 # A second pass is made when the first leaves more of the span in the result than this many roundings.

@@ -4,7 +4,6 @@ Paper: sections 4 and 5 and their appendices. ERRATA.md lists printed statements
 """
 
 from orthocl.theory.bridge import BridgeReport, bridge, early_stopping_ridge
-from orthocl.theory.claims import CurriculumClaims, curriculum_claims
 from orthocl.theory.complexity import (
     complexity_proxy,
     complexity_terms,
@@ -12,6 +11,7 @@ from orthocl.theory.complexity import (
     rademacher_estimate,
 )
 from orthocl.theory.curriculum import Curriculum, Order
+from orthocl.theory.curriculum_claims import CurriculumClaims, curriculum_claims
 from orthocl.theory.distance import radius_bound, transfer_distance
 from orthocl.theory.dynamics import contraction, limit_training_loss, max_learning_rate, outputs_during
 from orthocl.theory.empirical import EmpiricalNTK
@@ -21,12 +21,12 @@ from orthocl.theory.infinite_width import InfiniteWidthNTK, TwoLayerNTK
 from orthocl.theory.kernels import FunctionKernel, GramKernel, Kernel
 from orthocl.theory.linearised import LinearisedModel, linearise
 from orthocl.theory.no_forgetting import Alignment, Drift, forgetting_drift, gradient_alignment
+from orthocl.theory.ntk_mlp import WideMLP, descend
 from orthocl.theory.overlay import Overlay, overlay
 from orthocl.theory.points import Points
-from orthocl.theory.printed import PrintedCheck, printed_checks
+from orthocl.theory.printed_inequalities import PrintedCheck, printed_checks
 from orthocl.theory.solution import EffectiveKernel, Solution
 from orthocl.theory.solve import ground_truth_rows, solve_stream
-from orthocl.theory.wide import WideMLP, descend
 
 __all__ = [
     "CLIPPED_ABSOLUTE",

@@ -25,11 +25,11 @@ import torch
 from torch import Tensor
 
 from orthocl.errors import SettingsError, unknown_name
+from orthocl.theory.joint_tasks import Initial, TaskData, join_tasks
 from orthocl.theory.kernels import KernelLike, as_kernel, check_memory
 from orthocl.theory.recursion import RULES, Recursion, Rule, recurse
 from orthocl.theory.ridge import solve_ridge
 from orthocl.theory.schur import pivoted_cholesky
-from orthocl.theory.tasks import Initial, TaskData, join_tasks
 
 Method = Literal["auto", "subsets", "exhaustive", "beam"]
 METHODS = ("auto", "subsets", "exhaustive", "beam")

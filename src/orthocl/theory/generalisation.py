@@ -39,7 +39,7 @@ from orthocl.errors import SettingsError, unknown_name
 from orthocl.theory.complexity import complexity_proxy
 from orthocl.theory.distance import radius_bound
 from orthocl.theory.empirical_loss import empirical_loss_bound, forgetting_terms
-from orthocl.theory.printed import PrintedCheck, printed_checks
+from orthocl.theory.printed_inequalities import PrintedCheck, printed_checks
 from orthocl.theory.solution import Solution
 
 Form = Literal["sound", "sequential", "printed"]

@@ -15,10 +15,10 @@ from torch import Tensor
 
 from orthocl.theory.empirical import EmpiricalNTK
 from orthocl.theory.infinite_width import InfiniteWidthNTK
+from orthocl.theory.ntk_mlp import WideMLP, descend
 from orthocl.theory.points import Points
 from orthocl.theory.recursion import Rule
 from orthocl.theory.solve import solve_stream
-from orthocl.theory.wide import WideMLP, descend
 
 
 @dataclass(frozen=True)

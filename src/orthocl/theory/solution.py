@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from orthocl.errors import SettingsError
+from orthocl.theory.joint_tasks import JointTasks, as_matrix
 from orthocl.theory.kernels import Kernel, symmetrise
 from orthocl.theory.points import Points, PointsLike, row_chunks
 from orthocl.theory.recursion import Recursion, Rule, Step
-from orthocl.theory.tasks import JointTasks, as_matrix
 
 
 @dataclass(frozen=True)

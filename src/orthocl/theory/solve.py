@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from orthocl.errors import DataError, SettingsError, unknown_name
+from orthocl.theory.joint_tasks import Initial, JointTasks, TaskData, join_tasks
 from orthocl.theory.kernels import Kernel, KernelLike, as_kernel, check_memory
 from orthocl.theory.recursion import RULES, Rule, recurse
 from orthocl.theory.solution import Group, Solution
-from orthocl.theory.tasks import Initial, JointTasks, TaskData, join_tasks
 
 Memory = int | Sequence[Tensor] | None
 

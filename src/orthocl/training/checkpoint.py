@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from orthocl.errors import StoreError
 from orthocl.methods.learner import Learner
-from orthocl.methods.state import read_state, write_state
+from orthocl.storage import read_state, write_state
 from orthocl.streams.base import Stream
 from orthocl.training.loop import Progress
 

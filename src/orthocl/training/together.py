@@ -35,7 +35,7 @@ from orthocl.training.loop import (
     start,
     train,
 )
-from orthocl.training.written_out import WrittenOutSteps, linear_layers
+from orthocl.training.mlp_steps import WrittenOutSteps, linear_layers
 
 
 @dataclass

@@ -20,7 +20,7 @@ from orthocl.cli.theory.setup import (
 )
 from orthocl.cli.theory.tables import check_figure, emit, progress_bar, save_figure
 from orthocl.theory import Bound, Solution, figures, generalisation_bound
-from orthocl.theory.targets import RegressionTask, accuracy
+from orthocl.theory.regression_targets import RegressionTask, accuracy
 
 Form = Annotated[
     Literal["sound", "sequential", "printed"],

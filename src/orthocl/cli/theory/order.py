@@ -21,7 +21,7 @@ from orthocl.cli.theory.setup import (
     make_kernel,
 )
 from orthocl.cli.theory.tables import check_figure, emit, progress_bar, save_figure
-from orthocl.lab.text import counted
+from orthocl.formatting import counted
 from orthocl.theory import Curriculum, Order, curriculum_claims, figures
 
 

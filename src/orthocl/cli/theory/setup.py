@@ -15,7 +15,7 @@ from orthocl.cli.theory.tables import progress_bar
 from orthocl.nets import MLP
 from orthocl.streams import make
 from orthocl.theory import EmpiricalNTK, InfiniteWidthNTK, Kernel, Solution, solve_stream
-from orthocl.theory.targets import RegressionTask, regression_tasks
+from orthocl.theory.regression_targets import RegressionTask, regression_tasks
 
 Rule = Annotated[Literal["sgd", "ogd"], Parameter(help="Gradient descent, or its projection off the memory.")]
 MemoryOption = Annotated[int | None, Parameter(help="Samples per task to remember; all by default.")]

@@ -37,7 +37,7 @@ from orthocl.theory import (
     forgetting_drift,
     gradient_alignment,
 )
-from orthocl.theory.targets import RegressionTask, accuracy
+from orthocl.theory.regression_targets import RegressionTask, accuracy
 
 
 def solve(

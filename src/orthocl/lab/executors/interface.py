@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from orthocl.lab.record import Record
-from orthocl.lab.run import RunOptions, identify
-from orthocl.lab.settings import RunSettings
-from orthocl.lab.store import Store
+from orthocl.lab.experiment.settings import RunSettings
+from orthocl.lab.run.execute import RunOptions, identify
+from orthocl.lab.store.record import Record
+from orthocl.lab.store.store import Store
 
 Kind = Literal[
     "known",

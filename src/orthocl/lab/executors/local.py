@@ -12,15 +12,15 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from orthocl.errors import OrthoclError, SettingsError
-from orthocl.lab.claims import ClaimedError, alive_claim, describe
 from orthocl.lab.executors.interface import Event, Kind, OnEvent, Outcome, gather, pending
 from orthocl.lab.executors.nursery import Reporter
 from orthocl.lab.executors.start import start
-from orthocl.lab.keeper import InterruptedRun, PausedRun
-from orthocl.lab.run import RunObserver, RunOptions, execute
-from orthocl.lab.settings import RunSettings
-from orthocl.lab.store import Store
-from orthocl.lab.together import group
+from orthocl.lab.experiment.settings import RunSettings
+from orthocl.lab.run.checkpointer import InterruptedRun, PausedRun
+from orthocl.lab.run.execute import RunObserver, RunOptions, execute
+from orthocl.lab.run.seed_batches import group
+from orthocl.lab.store.run_lock import ClaimedError, alive_claim, describe
+from orthocl.lab.store.store import Store
 
 WAIT_SECONDS = 1.0
 
@@ -207,7 +207,7 @@ def _one_after_another(
         try:
             observers: list[RunObserver] = [Reporter(tell, run, settings)]
             if options.trackers:
-                from orthocl.lab.trackers import make_trackers
+                from orthocl.lab.reporting.trackers import make_trackers
 
                 observers += make_trackers(options.trackers, store.directory)
             record = execute(settings, store, options=options, observers=observers)

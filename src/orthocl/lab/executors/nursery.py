@@ -31,12 +31,12 @@ from typing import Any, NoReturn
 import torch
 
 from orthocl.errors import OrthoclError
-from orthocl.lab.claims import ClaimedError
-from orthocl.lab.keeper import InterruptedRun, PausedRun
-from orthocl.lab.run import RunObserver, RunOptions, execute, total_steps
-from orthocl.lab.settings import RunSettings
-from orthocl.lab.store import Store
-from orthocl.lab.together import execute_together
+from orthocl.lab.experiment.settings import RunSettings
+from orthocl.lab.run.checkpointer import InterruptedRun, PausedRun
+from orthocl.lab.run.execute import RunObserver, RunOptions, execute, total_steps
+from orthocl.lab.run.seed_batches import execute_together
+from orthocl.lab.store.run_lock import ClaimedError
+from orthocl.lab.store.store import Store
 from orthocl.methods import Learner
 from orthocl.streams import Stream
 from orthocl.training import Progress
@@ -244,7 +244,7 @@ class _Work:
     def _observers(self, run: str, settings: RunSettings) -> list[RunObserver]:
         observers: list[RunObserver] = [Reporter(self.tell, run, settings)]
         if self.options.trackers:
-            from orthocl.lab.trackers import make_trackers
+            from orthocl.lab.reporting.trackers import make_trackers
 
             observers += make_trackers(self.options.trackers, self.store.directory)
         return observers

@@ -26,7 +26,6 @@ from pathlib import Path
 from typing import Any
 
 from orthocl.errors import SettingsError
-from orthocl.lab.claims import Claim, ClaimedError
 from orthocl.lab.executors.interface import Event, OnEvent, Outcome, gather, pending
 from orthocl.lab.executors.remote import (
     PATIENCE,
@@ -37,11 +36,12 @@ from orthocl.lab.executors.remote import (
     packed,
     unpacked,
 )
-from orthocl.lab.record import Record
-from orthocl.lab.run import RunOptions
-from orthocl.lab.settings import RunSettings
-from orthocl.lab.store import Store
-from orthocl.methods.state import write_atomically
+from orthocl.lab.experiment.settings import RunSettings
+from orthocl.lab.run.execute import RunOptions
+from orthocl.lab.store.record import Record
+from orthocl.lab.store.run_lock import Claim, ClaimedError
+from orthocl.lab.store.store import Store
+from orthocl.storage import write_atomically
 
 POLL_SECONDS = 0.5
 BROUGHT_HOME = ("weights.safetensors", "progress.jsonl", "settings.json")

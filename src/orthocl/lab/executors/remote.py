@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 from orthocl.errors import OrthoclError, SettingsError
-from orthocl.lab.claims import HEARTBEAT, TIMEOUT, ClaimedError
 from orthocl.lab.executors.nursery import Reporter
-from orthocl.lab.keeper import InterruptedRun
-from orthocl.lab.run import RunObserver, RunOptions, execute
-from orthocl.lab.settings import RunSettings
-from orthocl.lab.store import Store
+from orthocl.lab.experiment.settings import RunSettings
+from orthocl.lab.run.checkpointer import InterruptedRun
+from orthocl.lab.run.execute import RunObserver, RunOptions, execute
+from orthocl.lab.store.run_lock import HEARTBEAT, TIMEOUT, ClaimedError
+from orthocl.lab.store.store import Store
 
 PATIENCE = TIMEOUT + 2 * HEARTBEAT
 """Seconds after which the claim of a process that died on another machine has certainly run out."""
@@ -57,7 +57,7 @@ def make_run(
         try:
             observers: list[RunObserver] = [] if tell is None else [Reporter(tell, run, settings)]
             if options.trackers:
-                from orthocl.lab.trackers import make_trackers
+                from orthocl.lab.reporting.trackers import make_trackers
 
                 observers += make_trackers(options.trackers, store.directory)
             record = execute(settings, store, options=options, observers=observers, stop=stop)
@@ -105,7 +105,7 @@ def packed(settings: RunSettings, options: RunOptions) -> dict[str, Any]:
 def unpacked(job: dict[str, Any]) -> tuple[RunSettings, RunOptions]:
     """What `packed` packed.
 
-    >>> from orthocl.lab.settings import MethodSettings, StreamSettings
+    >>> from orthocl.lab.experiment.settings import MethodSettings, StreamSettings
     >>> run = RunSettings(StreamSettings("rotated-mnist-mini"), MethodSettings("sgd"), method_label="plain")
     >>> unpacked(packed(run, RunOptions()))[0].label
     'rotated-mnist-mini / plain / seed 0'

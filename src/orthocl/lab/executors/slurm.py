@@ -27,7 +27,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from orthocl.errors import OrthoclError, SettingsError
-from orthocl.lab.claims import alive_claim, describe
+from orthocl.formatting import counted
 from orthocl.lab.executors.interface import Event, OnEvent, Outcome, gather, pending
 from orthocl.lab.executors.remote import (
     PATIENCE,
@@ -38,10 +38,10 @@ from orthocl.lab.executors.remote import (
     packed,
     unpacked,
 )
-from orthocl.lab.run import RunOptions
-from orthocl.lab.settings import RunSettings
-from orthocl.lab.store import Store
-from orthocl.lab.text import counted
+from orthocl.lab.experiment.settings import RunSettings
+from orthocl.lab.run.execute import RunOptions
+from orthocl.lab.store.run_lock import alive_claim, describe
+from orthocl.lab.store.store import Store
 
 WAITING = {
     "PENDING",

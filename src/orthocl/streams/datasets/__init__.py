@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from orthocl.errors import DataError, unknown_name
-from orthocl.streams.datasets.entries import ENTRIES, IMAGES
+from orthocl.streams.datasets.catalogue import ENTRIES, IMAGES
 from orthocl.streams.datasets.features import FeatureData, find_features, read_features
-from orthocl.streams.datasets.fetching import fetch
-from orthocl.streams.datasets.inventory import Status, status
+from orthocl.streams.datasets.fetch import fetch
+from orthocl.streams.datasets.locate import data_roots, find_verified
 from orthocl.streams.datasets.mini import mnist_mini
-from orthocl.streams.datasets.places import data_roots, find_verified
+from orthocl.streams.datasets.status import Status, status
 from orthocl.streams.images import ImageData
 
 __all__ = [

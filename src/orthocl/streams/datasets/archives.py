@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import IO
 
-from orthocl.streams.datasets.catalogue import DataFile, Progress, SourceError
+from orthocl.streams.datasets.schema import DataFile, Progress, SourceError
 
 CHUNK = 1 << 20
 

@@ -13,8 +13,8 @@ from PIL import Image
 from torch import Tensor
 
 from orthocl.errors import DataError
-from orthocl.streams.datasets.catalogue import EMBEDDED, Progress, no_progress
-from orthocl.streams.datasets.places import ENVIRONMENT, data_roots, read_limited
+from orthocl.streams.datasets.locate import ENVIRONMENT, data_roots, read_limited
+from orthocl.streams.datasets.schema import EMBEDDED, Progress, no_progress
 
 FOLDER = "CUB_200_2011"
 IMAGES, CLASSES = 11_788, 200

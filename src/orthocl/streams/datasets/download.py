@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pooch
 
-from orthocl.streams.datasets.catalogue import Progress, SourceError
+from orthocl.streams.datasets.schema import Progress, SourceError
 
 if TYPE_CHECKING:
     import requests  # imported where it is used: that takes a tenth of a second, and most runs download nothing

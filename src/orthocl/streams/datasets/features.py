@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from orthocl.errors import DataError
-from orthocl.streams.datasets.catalogue import EMBEDDED, Progress, no_progress
 from orthocl.streams.datasets.cub200 import CubIndex, hash_images, load_images
+from orthocl.streams.datasets.locate import ENVIRONMENT, data_roots
 from orthocl.streams.datasets.npz import read_npz
-from orthocl.streams.datasets.places import ENVIRONMENT, data_roots
+from orthocl.streams.datasets.schema import EMBEDDED, Progress, no_progress
 from orthocl.streams.views import Part, View, class_rows
 
 LAYERS = {"fc6": 4096, "pool5": 9216}

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from orthocl.streams.datasets.archives import extract_files
-from orthocl.streams.datasets.catalogue import Edition, Progress, SourceError
 from orthocl.streams.datasets.download import download
-from orthocl.streams.datasets.places import read_limited
+from orthocl.streams.datasets.locate import read_limited
+from orthocl.streams.datasets.schema import Edition, Progress, SourceError
 
 CLIENT_SECONDS = 900
 

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from orthocl.errors import DataError
-from orthocl.streams.datasets.entries import ALEXNET_FILE
+from orthocl.streams.datasets.catalogue import ALEXNET_FILE
+from orthocl.streams.datasets.locate import data_roots, read_verified
 from orthocl.streams.datasets.npz import read_npz
-from orthocl.streams.datasets.places import data_roots, read_verified
 
 CONVOLUTIONS = {
     "features.0": (64, 3, 11, 11),

@@ -1,0 +1,1 @@
+"""What is to be run: experiment files, grids, settings of runs."""

@@ -1,0 +1,332 @@
+"""Experiments: a TOML file that says which methods run on which streams with which seeds and settings.
+
+    name = "small"
+    include = ["protocol.toml"]          # read first, in order; this file wins
+    seeds = [1, 2, 3]
+    only = ["turned/*"]                  # patterns: choose among what the tables make, as --only does
+    # streams = ["rotated-mnist-mini"] and methods = ["sgd", "ogd+"] would do instead of the tables below
+
+    [train]                              # for all runs; [net], [stream] and [method] likewise
+    epochs = 5
+
+    [streams.turned]                     # a label; without `stream` it is the stream's name itself
+    stream = "rotated-mnist-mini"
+    step = 10.0
+    train.epochs = 2                     # for all methods on this stream
+
+    [methods.sgd]
+
+    [methods.ewc]
+    strength = 10.0                      # hyperparameters stand directly in the table
+    train.learning_rate = 0.01           # for this method on all streams
+
+    [streams.turned.methods.ewc]         # for this pair: the last word
+    strength = 100.0
+
+    [methods.ewc.grid]                   # all combinations; also at the top and in a stream's table
+    method.strength = [1.0, 10.0]
+
+The later wins: top, stream, method, pair, grid, `--set`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+from orthocl.errors import OrthoclError, SettingsError, unknown_name
+from orthocl.lab.experiment.file import Table, merge, read_file
+from orthocl.lab.experiment.grid import flat, grid_points, nested, parse_overrides, point_label
+from orthocl.lab.experiment.settings import RunSettings, StreamSettings, method_fields
+from orthocl.methods import METHODS
+from orthocl.streams import STREAMS
+
+TOP = (
+    *("name", "description", "include", "seeds", "streams", "methods", "only"),
+    *("train", "net", "stream", "method", "grid", "table", "search"),
+)
+STREAM_KEYS = [item.name for item in fields(StreamSettings) if item.name not in ("name", "options")]
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """Runs with a name.
+
+    Args:
+        name: from the file, or the file's own name.
+        runs: all runs, in the order of streams, methods, grid points and seeds.
+        description: a sentence or two for the report.
+        metrics: columns of the table; the usual ones if empty.
+        search: the file's [search] table, for `orthocl search`.
+    """
+
+    name: str
+    runs: tuple[RunSettings, ...]
+    description: str = ""
+    metrics: tuple[str, ...] = ()
+    search: Mapping[str, Any] = field(default_factory=dict)
+
+
+def load_experiment(
+    path: str | Path,
+    *,
+    only: Sequence[str] = (),
+    seeds: Sequence[int] = (),
+    overrides: Mapping[str, Any] | Sequence[str] = (),
+) -> Experiment:
+    """Read an experiment file.
+
+    Args:
+        path: the TOML file.
+        only: patterns such as "ogd*" (a stream or a method) or "rotated*/ogd+" (a pair); all runs by default.
+        seeds: instead of the file's.
+        overrides: {"train.epochs": 1}, or texts "train.epochs=1": the last word on every run.
+
+    Raises:
+        SettingsError: for a key or name nobody knows, with the nearest known one, and for impossible values.
+    """
+    content = read_file(Path(path))
+    content.setdefault("name", Path(path).stem)
+    try:
+        return make_experiment(content, only=only, seeds=seeds, overrides=overrides)
+    except SettingsError as error:
+        raise SettingsError(f"{path}: {error}") from error
+
+
+def make_experiment(
+    content: Mapping[str, Any],
+    *,
+    only: Sequence[str] = (),
+    seeds: Sequence[int] = (),
+    overrides: Mapping[str, Any] | Sequence[str] = (),
+) -> Experiment:
+    """An experiment from the content of a file.
+
+    >>> content = {"streams": ["rotated-mnist-mini"], "methods": ["sgd", "ogd"], "seeds": [1, 2]}
+    >>> [run.label for run in make_experiment(content, only=["ogd"]).runs]
+    ['rotated-mnist-mini / ogd / seed 1', 'rotated-mnist-mini / ogd / seed 2']
+    """
+    content = merge({}, content)
+    streams, methods = _labels(content, "streams"), _labels(content, "methods")
+    for key in content:
+        if key not in (*TOP, "selected"):
+            raise unknown_name("key of an experiment", key, TOP)
+    changes = parse_overrides(overrides)
+    used_seeds = _seeds(list(seeds) or content.get("seeds", [0]))
+    _check_shared_hyperparameters(content, changes, methods)
+    runs = [
+        replace(run, seed=seed)
+        for stream in streams
+        for method in methods
+        for run in _pair(content, stream, method, changes)
+        for seed in used_seeds
+    ]
+    return Experiment(
+        str(content.get("name", "experiment")),
+        tuple(select(select(runs, _patterns(content)), only)),
+        str(content.get("description", "")),
+        tuple(_plain_table(content, "table", ("metrics",)).get("metrics", ())),
+        content.get("search", {}),
+    )
+
+
+def select(runs: Sequence[RunSettings], only: Sequence[str]) -> list[RunSettings]:
+    """The runs that match any of the patterns; all of them if there are none."""
+    chosen: list[RunSettings] = list(runs)
+    if only:
+        for pattern in only:
+            if not any(_matches(run, pattern) for run in runs):
+                labels = {run.stream_label for run in runs} | {run.method_label for run in runs}
+                raise unknown_name("stream or method", pattern, labels)
+        chosen = [run for run in runs if any(_matches(run, pattern) for pattern in only)]
+    return chosen
+
+
+def _matches(run: RunSettings, pattern: str) -> bool:
+    stream, slash, method = pattern.partition("/")
+    if slash:
+        return fnmatchcase(run.stream_label, stream) and fnmatchcase(run.method_label, method)
+    names = (
+        run.stream_label,
+        run.method_label,
+        run.method_label.split(" ")[0],
+        run.stream_label.split(" ")[0],
+    )
+    return any(fnmatchcase(name, pattern) for name in names)
+
+
+# ---- one pair of a stream and a method ------------------------------------------------------------------------
+
+
+def _pair(content: Table, stream: str, method: str, changes: Table) -> list[RunSettings]:
+    """The runs of one pair: one per grid point, without seeds."""
+    stream_table = _entry(content, "streams", stream)
+    method_table = _entry(content, "methods", method)
+    stream_name = str(stream_table.get("stream", stream))
+    method_name = str(method_table.get("method", method))
+    if stream_name not in STREAMS:
+        raise unknown_name("stream", stream_name, STREAMS)
+    if method_name not in METHODS:
+        raise unknown_name("method", method_name, METHODS)
+    pairs = _plain_table(stream_table, "methods", content["methods"], f"method in [streams.{stream}.methods]")
+    pair_table = pairs.get(method, {})
+    layers = [
+        _top_layer(content, stream_name, method_name),
+        _stream_layer(stream_table, f"[streams.{stream}]", stream_name),
+        _method_layer(method_table, f"[methods.{method}]", method_name),
+        _method_layer(pair_table, f"[streams.{stream}.methods.{method}]", method_name),
+    ]
+    shared = flat(content.get("grid", {})) | flat(stream_table.get("grid", {}))
+    axes = {key: values for key, values in shared.items() if _applies(key, method_name)}
+    axes |= flat(method_table.get("grid", {})) | flat(pair_table.get("grid", {}))
+    where = f"[streams.{stream}] with [methods.{method}]"
+    last = _applicable(changes, method_name)
+    runs = []
+    for point in grid_points(axes):
+        run = _assemble([*layers, nested(point), last], stream_name, method_name, where)
+        of_stream = {key: value for key, value in point.items() if key.startswith("stream.")}
+        of_method = {key: value for key, value in point.items() if key not in of_stream}
+        labels = point_label(stream, of_stream), point_label(method, of_method)
+        runs.append(replace(run, stream_label=labels[0], method_label=labels[1]))
+    return runs
+
+
+def _top_layer(content: Table, stream: str, method: str) -> Table:
+    known_stream = [*STREAM_KEYS, *STREAMS[stream].options]
+    shared = _plain_table(content, "method", None)
+    return {
+        "train": _plain_table(content, "train", None),
+        "net": _plain_table(content, "net", None),
+        "stream": {k: v for k, v in _stream_keys(content).items() if k in known_stream},
+        "method": {key: value for key, value in shared.items() if key in method_fields(method)},
+    }
+
+
+def _stream_keys(content: Table) -> Table:
+    """The [stream] table; its keys must be known to some stream."""
+    known = {*STREAM_KEYS, *(key for maker in STREAMS.values() for key in maker.options)}
+    return _plain_table(content, "stream", known)
+
+
+def _stream_layer(table: Table, where: str, name: str) -> Table:
+    own = [*STREAM_KEYS, *STREAMS[name].options]
+    for key in table:
+        if key not in (known := ["stream", "train", "net", "method", "methods", "grid", *own]):
+            raise unknown_name(f"key of {where}", key, known)
+    return {
+        "train": _plain_table(table, "train", None),
+        "net": _plain_table(table, "net", None),
+        "stream": {key: value for key, value in table.items() if key in own},
+        "method": _plain_table(table, "method", None),
+    }
+
+
+def _method_layer(table: Table, where: str, name: str) -> Table:
+    own = method_fields(name)
+    for key in table:
+        if key not in (known := ["method", "train", "net", "grid", *own]):
+            raise unknown_name(f"key of {where}", key, known)
+    return {
+        "train": _plain_table(table, "train", None),
+        "net": _plain_table(table, "net", None),
+        "method": {key: value for key, value in table.items() if key in own},
+    }
+
+
+def _assemble(layers: Sequence[Table], stream: str, method: str, where: str) -> RunSettings:
+    """One run from layers of settings, the later ones winning."""
+    train: Table = {}
+    net: Table = {"name": "mlp"}
+    stream_values: Table = {}
+    method_values: Table = {}
+    for layer in layers:
+        train |= layer.get("train", {})
+        new = layer.get("net", {})
+        if new.get("name", net["name"]) != net["name"]:
+            net = {}  # another network: the settings so far were for the old one
+        net |= new
+        stream_values |= layer.get("stream", {})
+        method_values |= layer.get("method", {})
+    options = {key: value for key, value in stream_values.items() if key not in STREAM_KEYS}
+    plain = {key: value for key, value in stream_values.items() if key in STREAM_KEYS}
+    values = {
+        "stream": {"name": stream, **plain, "options": options},
+        "method": {"name": method, "settings": method_values},
+        "net": {"name": net["name"], "settings": {k: v for k, v in net.items() if k != "name"}},
+        "train": train,
+    }
+    try:
+        run = RunSettings.from_dict(values)
+        run.resolved()
+    except OrthoclError as error:
+        raise SettingsError(f"{where}: {error}") from error
+    return run
+
+
+# ---- what applies where ---------------------------------------------------------------------------------------
+
+
+def _applies(key: str, method: str) -> bool:
+    level, _, name = key.partition(".")
+    return level != "method" or name in method_fields(method)
+
+
+def _applicable(changes: Table, method: str) -> Table:
+    mine = {key: value for key, value in changes.get("method", {}).items() if key in method_fields(method)}
+    return {**changes, "method": mine}
+
+
+def _check_shared_hyperparameters(content: Table, changes: Table, labels: Sequence[str]) -> None:
+    """Those of a file must be known to some method, those of the command line to one that is run."""
+    known = {key for name in METHODS for key in method_fields(name)}
+    for key in (*content.get("method", {}), *content.get("grid", {}).get("method", {})):
+        if key not in known:
+            raise unknown_name("hyperparameter of any method", key, known)
+    names = [str(_entry(content, "methods", label).get("method", label)) for label in labels]
+    here = {key for name in names for key in method_fields(name)}
+    for key in changes.get("method", {}):
+        if key not in here:
+            raise unknown_name("hyperparameter of the methods here", key, here)
+
+
+def _patterns(content: Table) -> list[str]:
+    patterns = content.get("only", [])
+    if not isinstance(patterns, list) or not all(isinstance(pattern, str) for pattern in patterns):
+        raise SettingsError(f'`only` must be a list of patterns such as "ogd*", got {patterns!r}')
+    return patterns
+
+
+def _labels(content: Table, section: str) -> list[str]:
+    tables = content.get(section, {})
+    if not isinstance(tables, Mapping):
+        raise SettingsError(f"`{section}` must be a list of names or a table of tables, got {tables!r}")
+    labels = [str(name) for name in content.get("selected", {}).get(section, tables)]
+    if not labels:
+        raise SettingsError(
+            f"an experiment needs at least one name in `{section}`, such as {section} = [...]"
+        )
+    return labels
+
+
+def _entry(content: Table, section: str, label: str) -> Table:
+    return _plain_table(content[section], label, None)
+
+
+def _plain_table(table: Mapping[str, Any], key: str, known: Any, what: str = "") -> Table:
+    value = table.get(key, {})
+    if not isinstance(value, Mapping):
+        raise SettingsError(f"[{key}] must be a table, got {value!r}")
+    if known is not None:
+        for name in value:
+            if name not in known:
+                raise unknown_name(what or f"key of [{key}]", name, known)
+    return dict(value)
+
+
+def _seeds(values: Any) -> list[int]:
+    if not isinstance(values, list) or not values or any(type(value) is not int for value in values):
+        raise SettingsError(f"seeds must be a list of integers, got {values!r}")
+    return list(dict.fromkeys(values))

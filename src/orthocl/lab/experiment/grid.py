@@ -1,0 +1,86 @@
+"""Settings by dotted names, such as `train.epochs`: what `--set` changes and what grids run through."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from orthocl.errors import SettingsError, unknown_name
+from orthocl.lab.experiment.file import Table, toml_value
+
+LEVELS = ("train", "net", "stream", "method")
+
+
+def parse_overrides(overrides: Mapping[str, Any] | Sequence[str]) -> Table:
+    """{"train.epochs": 1} or ["train.epochs=1"] as nested tables. Values are TOML; anything else is text.
+
+    >>> parse_overrides(["train.epochs=1", "method.variant=all"])
+    {'train': {'epochs': 1}, 'method': {'variant': 'all'}}
+    """
+    values: Table = {}
+    if isinstance(overrides, Mapping):
+        values = dict(overrides)
+    else:
+        for text in overrides:
+            key, equals, value = text.partition("=")
+            if not equals:
+                raise SettingsError(f"expected KEY=VALUE such as train.epochs=1, got {text!r}")
+            values[key.strip()] = toml_value(value.strip())
+    for key in values:
+        _check_level("setting", key)
+    return nested(values)
+
+
+def grid_points(axes: Mapping[str, Any]) -> list[Table]:
+    """All combinations of {dotted name: list of values}; one empty combination if there are no axes.
+
+    >>> grid_points({"train.epochs": [1, 2]})
+    [{'train.epochs': 1}, {'train.epochs': 2}]
+    """
+    for key, values in axes.items():
+        _check_level("grid setting", key)
+        if not isinstance(values, list) or not values:
+            raise SettingsError(f"grid setting {key} needs a list of values, got {values!r}")
+    return [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
+
+
+def point_label(label: str, point: Mapping[str, Any]) -> str:
+    """A label with a grid point's values.
+
+    >>> point_label("ewc", {"method.strength": 10.0, "net.hidden": [100, 100]})
+    'ewc strength=10 hidden=100x100'
+    """
+    return " ".join([label, *(f"{key.partition('.')[2]}={_short(value)}" for key, value in point.items())])
+
+
+def flat(table: Mapping[str, Any], prefix: str = "") -> Table:
+    """Nested tables as {dotted name: value}."""
+    leaves: Table = {}
+    for key, value in table.items():
+        name = f"{prefix}{key}"
+        leaves |= flat(value, name + ".") if isinstance(value, Mapping) else {name: value}
+    return leaves
+
+
+def nested(values: Mapping[str, Any]) -> Table:
+    """{"level.name": value} as {"level": {"name": value}}."""
+    tables: Table = {}
+    for key, value in values.items():
+        level, _, name = key.partition(".")
+        tables.setdefault(level, {})[name] = value
+    return tables
+
+
+def _check_level(what: str, key: str) -> None:
+    level, _, name = key.partition(".")
+    if level not in LEVELS:
+        raise unknown_name(f"first part of {what} {key!r}:", level, LEVELS)
+    if not name:
+        raise SettingsError(f"{what} {key!r} needs a name after the first part, such as train.epochs")
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, list):
+        return "x".join(map(_short, value))
+    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,1 @@
+"""What people see of runs: progress, tables, figures, the report page, trackers."""

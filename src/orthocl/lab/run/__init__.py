@@ -1,0 +1,1 @@
+"""One run: executing it, its checkpoints, several seeds at once."""

@@ -1,0 +1,119 @@
+"""Checkpoints and the progress file of a run, and its interruption.
+
+A run may be killed at any moment. Checkpoints are written after every task, and within a task whenever enough time has
+passed. They hold what is there as it is, and change nothing: when they are written has no influence on a single bit of
+the result.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from orthocl.errors import OrthoclError
+from orthocl.formatting import counted
+from orthocl.lab.store.run_lock import Claim, ClaimedError
+from orthocl.lab.store.store import Store
+from orthocl.methods import Learner
+from orthocl.storage import write_atomically
+from orthocl.streams import Stream
+from orthocl.training import Observer, Progress
+from orthocl.training.checkpoint import save_checkpoint
+
+if TYPE_CHECKING:
+    from orthocl.lab.run.execute import RunOptions
+
+
+class InterruptedRun(OrthoclError):
+    """A run was asked to stop; its checkpoint is on disk."""
+
+
+class PausedRun(InterruptedRun):
+    """A run got as far as `RunOptions.pause_after` says."""
+
+
+class Keeper(Observer):
+    """Writes checkpoints and the progress file, and stops the run when asked to."""
+
+    def __init__(
+        self,
+        store: Store,
+        run: str,
+        options: RunOptions,
+        stop: Callable[[], bool],
+        claim: Claim,
+        together: int,
+    ):
+        self.store, self.run = store, run
+        self.options, self.stop, self.claim, self.together = options, stop, claim, together
+        self.spent = 0.0
+        self.clock = self.saved = time.perf_counter()
+        self.curve_points = 0
+        self.resumes = 0
+
+    def resumed(self, progress: Progress) -> None:
+        """Go on counting time and resumptions where the checkpoint was."""
+        self.spent = progress.seconds.get("total", 0.0)
+        self.resumes = int(progress.seconds.get("resumes", 0)) + 1
+        progress.seconds["resumes"] = float(self.resumes)
+
+    def finished(self, progress: Progress) -> Progress:
+        """The progress with the total time in it."""
+        progress.seconds["total"] = self.spent + (time.perf_counter() - self.clock) / self.together
+        return progress
+
+    def on_start(self, learner: Learner, stream: Stream, progress: Progress) -> None:
+        """Write the progress file anew: after a crash it may be ahead of the checkpoint."""
+        self.curve_points = len(progress.curves)
+        lines = [{"after_task": 0, "accuracies": progress.accuracies[0]}, *progress.curves]
+        lines += [_task_line(progress, number) for number in range(1, len(progress.monitors) + 1)]
+        text = "".join(json.dumps(line) + "\n" for line in lines)
+        write_atomically(self.store.folder(self.run) / "progress.jsonl", text.encode())
+
+    def on_step(self, learner: Learner, progress: Progress, loss: float) -> None:
+        """Write a checkpoint if it is time."""
+        if len(progress.curves) > self.curve_points:
+            self.curve_points = len(progress.curves)
+            self._append(progress.curves[-1])
+        if self.stop():
+            self._save(learner, progress)
+            raise InterruptedRun(f"run {self.run} was stopped; the same command goes on with it")
+        if time.perf_counter() - self.saved >= self.options.checkpoint_seconds:
+            self._save(learner, progress)
+
+    def on_task(self, learner: Learner, progress: Progress) -> None:
+        """Note the size of the method's state, and write a checkpoint."""
+        progress.monitors[-1]["memory_bytes"] = float(learner.method.peak_bytes())
+        self._append(_task_line(progress, len(progress.monitors)))
+        self._save(learner, progress)
+        pause = self.options.pause_after is not None and progress.task > self.options.pause_after
+        if progress.task > len(progress.accuracies[0]):
+            return
+        if pause:
+            raise PausedRun(f"run {self.run} is paused after {counted(progress.task - 1, 'task')}")
+        if self.stop():
+            raise InterruptedRun(f"run {self.run} was stopped; the same command goes on with it")
+
+    def _save(self, learner: Learner, progress: Progress) -> None:
+        if self.claim.lost:
+            raise ClaimedError(
+                f"run {self.run} was taken over by another process, because this one seemed dead"
+            )
+        save_checkpoint(self.store.checkpoint(self.run), learner, self.finished(progress))
+        self.saved = time.perf_counter()
+
+    def _append(self, line: dict[str, Any]) -> None:
+        with open(self.store.folder(self.run) / "progress.jsonl", "a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
+
+
+def _task_line(progress: Progress, number: int) -> dict[str, Any]:
+    return {
+        "after_task": number,
+        "accuracies": progress.accuracies[number],
+        "memorised": progress.memorised[number - 1],
+        "monitors": progress.monitors[number - 1],
+        "losses": progress.losses[number - 1],
+    }

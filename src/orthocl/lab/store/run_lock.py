@@ -1,0 +1,202 @@
+"""Claims: which process works on a run, on directories shared by many machines.
+
+A run's directory holds `claim-1.json`, `claim-2.json`, ... Only exclusive creation of a file is relied upon (it is
+atomic on local disks and on NFS; locks are not used). The claim with the highest number counts:
+
+- it is *alive* while its file's modification time keeps moving (the heartbeat), judged by the clock of the file
+  system itself, so that machines with wrong clocks agree;
+- it is *over* when its owner marked it released, when its owner is a process of this machine that is no more, or
+  when the heart has not beaten for `TIMEOUT` seconds.
+
+To take over, a process creates the next number: exactly one succeeds. An owner that was only asleep sees the higher
+number at its next heartbeat and stops. Numbers are never reused while a run is unfinished.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import threading
+import time
+import uuid
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from orthocl.errors import StoreError
+from orthocl.storage import write_atomically
+
+HEARTBEAT = 10.0
+TIMEOUT = 90.0
+
+
+class ClaimedError(StoreError):
+    """Another process works on this run."""
+
+
+class Claim:
+    """The right to work on one run, held by a `with` block. `lost` turns true if another process took over."""
+
+    def __init__(self, folder: Path, *, heartbeat: float = HEARTBEAT, timeout: float = TIMEOUT):
+        self.folder = folder
+        self.heartbeat = heartbeat
+        self.timeout = timeout
+        self.lost = False
+        self._over = threading.Event()
+        self._finished = False
+        self._path = self._create()
+        self._thread = threading.Thread(target=self._beat, name="orthocl-heartbeat", daemon=True)
+
+    def finish(self) -> None:
+        """The run has its record: leaving the block removes all claims."""
+        self._finished = True
+
+    def __enter__(self) -> Claim:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._over.set()
+        self._thread.join()
+        with suppress(OSError, StoreError):
+            if self._finished:
+                for path in _claims(self.folder).values():
+                    path.unlink(missing_ok=True)
+            elif not self.lost:
+                write_atomically(self._path, json.dumps({**self._owner, "released": True}).encode())
+
+    def _create(self) -> Path:
+        # One look for both: a claim that appears after it makes the creation of the next number fail.
+        claims = _claims(self.folder)
+        holder = _alive(claims, self.folder, self.timeout)
+        if holder is not None:
+            raise ClaimedError(f"run {self.folder.name} is being made by {describe(holder)}")
+        path = self.folder / f"claim-{max(claims, default=0) + 1}.json"
+        self._owner = {**this_process(), "released": False}
+        try:
+            _create_exclusively(path, json.dumps(self._owner))
+        except FileExistsError as error:
+            raise ClaimedError(f"run {self.folder.name} was claimed by another process just now") from error
+        return path
+
+    def _beat(self) -> None:
+        number = int(self._path.stem.split("-")[1])
+        while not self._over.wait(self.heartbeat):
+            with suppress(OSError):  # a file system may be away for a while: the heart must go on beating
+                os.utime(self._path)
+            with suppress(OSError):
+                self.lost = max(_claims(self.folder), default=0) > number
+            if self.lost:
+                return
+
+
+def alive_claim(folder: Path, timeout: float = TIMEOUT) -> dict[str, Any] | None:
+    """Who works on a run right now, or None."""
+    return _alive(_claims(folder), folder, timeout)
+
+
+def _alive(claims: dict[int, Path], folder: Path, timeout: float) -> dict[str, Any] | None:
+    if not claims:
+        return None
+    path = claims[max(claims)]
+    try:
+        text, beat = path.read_text(encoding="utf-8", errors="replace"), path.stat().st_mtime
+    except FileNotFoundError:
+        return None
+    owner: dict[str, Any] = {}
+    with suppress(ValueError, TypeError):
+        owner = dict(json.loads(text))
+    if owner.get("released") or _now(folder) - beat > timeout or is_gone(owner):
+        return None
+    return owner
+
+
+def this_process() -> dict[str, Any]:
+    """What identifies this process on this machine; nothing about its owner."""
+    return {
+        "machine": _machine(),
+        "host": platform.node(),
+        "pid": os.getpid(),
+        "born": _born(os.getpid()),
+        "nonce": uuid.uuid4().hex,
+    }
+
+
+def is_gone(owner: dict[str, Any]) -> bool:
+    """Whether the owner is certainly no more: a process of this very machine that does not exist."""
+    if owner.get("machine") != _machine() or not isinstance(owner.get("pid"), int):
+        return False
+    try:
+        os.kill(owner["pid"], 0)
+    except ProcessLookupError:
+        return True
+    except OSError:
+        return False
+    return bool(_born(owner["pid"]) != owner.get("born"))  # the number went to a new process
+
+
+def describe(owner: dict[str, Any]) -> str:
+    """An owner in words."""
+    return f"process {owner.get('pid', '?')} on {owner.get('host', 'another machine')}"
+
+
+def _create_exclusively(path: Path, text: str) -> None:
+    """Create a file with its content in one atomic step; FileExistsError if it is there."""
+    draft = path.with_name(f".{path.name}-{uuid.uuid4().hex}")
+    draft.write_text(text, encoding="utf-8")
+    try:
+        os.link(draft, path)
+    except FileExistsError:
+        raise
+    except OSError:  # a file system without hard links: exclusive, though not in one step with the content
+        with open(path, "x", encoding="utf-8") as file:
+            file.write(text)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def _claims(folder: Path) -> dict[int, Path]:
+    found = {}
+    with suppress(FileNotFoundError):
+        for path in folder.iterdir():
+            stem, _, number = path.stem.partition("-")
+            if stem == "claim" and path.suffix == ".json" and number.isdigit():
+                found[int(number)] = path
+    return found
+
+
+def _now(folder: Path) -> float:
+    """The time by the clock of the file system, or by our own where we may only read, or the disk is full."""
+    probe = folder / f".now-{uuid.uuid4().hex}"
+    try:
+        probe.touch(exist_ok=False)
+        return probe.stat().st_mtime
+    except OSError:
+        return time.time()
+    finally:
+        with suppress(OSError):
+            probe.unlink()
+
+
+def _machine() -> str:
+    """This boot of this machine as far as process numbers are concerned (containers have their own)."""
+    parts = [platform.node()]
+    with suppress(OSError):
+        parts.append(Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip())
+    with suppress(OSError):
+        parts.append(os.readlink("/proc/self/ns/pid"))
+    return "/".join(parts)
+
+
+def _born(pid: int) -> str:
+    """Start time of a process where the system tells, to know it from a later one with the same number."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+    state, *rest = text.rpartition(")")[2].split()
+    return "zombie" if state == "Z" else rest[18]

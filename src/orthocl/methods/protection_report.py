@@ -1,0 +1,140 @@
+"""Watch: is what a projecting method promises still true? Measured at the end of every task on a few probes."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from orthocl.methods.learner import Learner
+from orthocl.methods.memory import Remembered
+from orthocl.nets.heads import use_head
+from orthocl.nets.modes import evaluating
+from orthocl.storage import tensor_bytes
+from orthocl.tangents.collect import Tangents, Variant, collect
+from orthocl.tangents.drift import drift
+from orthocl.tangents.subspace import Subspace
+
+PROBES = 10
+"""Samples watched per task."""
+NOTICEABLE = 0.01
+"""Relative change of remembered outputs by batch statistics that is worth a warning."""
+
+
+@dataclass
+class Watch:
+    """Leak of a task's displacement into the protected space, drift of the tangents, the largest stable rate.
+
+    `report` after task t:
+      leak: share of the task's displacement that lies in the protected space (0 in exact arithmetic).
+      drift_cosine, drift_norm, drift_outside: stored tangents against those at today's weights, mean over the probes
+        of earlier tasks, before any refresh: cosine, relative norm, share of today's tangent outside the stored span.
+      learning_rate_limit: gradient descent on the mean squared error of the linearised outputs diverges above it
+        (estimated from the task's remembered samples).
+    """
+
+    start: list[Tensor] = field(default_factory=list)
+    statistics: dict[str, Tensor] = field(default_factory=dict)
+    probes: dict[int, tuple[Remembered, Tangents]] = field(default_factory=dict)
+    report: dict[str, float] = field(default_factory=dict)
+
+    def begin(self, learner: Learner) -> None:
+        """Note where the task starts."""
+        self.start = [p.detach().clone() for p in learner.parameters.values()]
+        self.statistics = {}
+        if learner.batch_norm == "keep":
+            norms = {n: m for n, m in learner.model.named_modules() if isinstance(m, _BatchNorm)}
+            self.statistics = {
+                f"{name}.{key}": value.clone()
+                for name, module in norms.items()
+                for key, value in module.named_buffers(recurse=False)
+            }
+
+    def end(self, learner: Learner, subspace: Subspace | None, variant: Variant) -> None:
+        """Measure, before the memory changes."""
+        self.report = {}
+        if subspace is None or not subspace.rank or not self.probes:
+            return
+        with torch.no_grad():
+            moved = [p.detach() - s for p, s in zip(learner.parameters.values(), self.start, strict=True)]
+        self.report["leak"] = subspace.leak(moved)
+        found = []
+        for piece, stored in self.probes.values():
+            with use_head(learner.model, piece.head):
+                now = collect(
+                    learner.model, piece.inputs, piece.targets, parameters=learner.parameters, variant=variant
+                )
+            found.append(drift(stored, now, subspace))
+        for key in ("cosine", "relative_norm", "outside"):
+            name = "norm" if key == "relative_norm" else key
+            self.report[f"drift_{name}"] = sum(getattr(one, key) for one in found) / len(found)
+        if self.statistics:
+            self._warn_of_batch_statistics(learner)
+
+    def remember(self, piece: Remembered, tangents: Tangents) -> None:
+        """Keep probes of a task, and estimate its largest stable learning rate."""
+        self.report["learning_rate_limit"] = tangents.rows / max(
+            float(torch.linalg.eigvalsh(tangents.gram())[-1]), 1e-300
+        )
+        self.refresh(piece, tangents)
+
+    def refresh(self, piece: Remembered, tangents: Tangents) -> None:
+        """Take the probes of a task anew."""
+        count = min(PROBES, len(piece))
+        rows = torch.arange(count * (tangents.rows // len(piece)))
+        self.probes[piece.task] = piece.first(count), tangents.select(rows)
+
+    @torch.no_grad()
+    def _warn_of_batch_statistics(self, learner: Learner) -> None:
+        """Batch statistics moved during the task: by how much did that alone change remembered outputs?"""
+        buffers = dict(learner.model.named_buffers())
+        today = {name: buffers[name].clone() for name in self.statistics}
+        change = size = 0.0
+        for piece, _ in self.probes.values():
+            with evaluating(learner.model), use_head(learner.model, piece.head):
+                for name, value in self.statistics.items():
+                    buffers[name].copy_(value)
+                before = learner.model(piece.inputs)
+                for name, value in today.items():
+                    buffers[name].copy_(value)
+                after = learner.model(piece.inputs)
+            change += float((after - before).square().sum())
+            size += float(before.square().sum())
+        self.report["batch_norm_drift"] = (change / max(size, 1e-300)) ** 0.5
+        if self.report["batch_norm_drift"] > NOTICEABLE:
+            warnings.warn(
+                "batch statistics that kept moving during the task changed remembered outputs by "
+                f"{self.report['batch_norm_drift']:.1%}, which no projection can prevent: "
+                'attach with batch_norm="freeze" to keep those of the first task',
+                stacklevel=2,
+            )
+
+    def nbytes(self) -> int:
+        """Bytes kept from task to task."""
+        return tensor_bytes({**self.state_dict(), "start": []})
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything, as tensors and JSON values."""
+        return {
+            "start": self.start,
+            "statistics": self.statistics,
+            "report": self.report,
+            "probes": {
+                number: {"sample": piece.state_dict(), "tangents": tangents.state_dict()}
+                for number, (piece, tangents) in self.probes.items()
+            },
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore what `state_dict` gave."""
+        self.start, self.statistics = list(state["start"]), dict(state["statistics"])
+        self.report = dict(state["report"])
+        self.probes = {
+            number: (Remembered.from_state_dict(one["sample"]), Tangents.from_state_dict(one["tangents"]))
+            for number, one in state["probes"].items()
+        }

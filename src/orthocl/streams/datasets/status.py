@@ -1,0 +1,89 @@
+"""What is where, and whether it is what it should be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from orthocl.errors import DataError
+from orthocl.streams.datasets.catalogue import CUB200, ENTRIES, IMAGES
+from orthocl.streams.datasets.cub200 import find_folder, read_index
+from orthocl.streams.datasets.features import find_features, read_features
+from orthocl.streams.datasets.locate import contents, find, size_on_disk
+from orthocl.streams.datasets.schema import Entry
+from orthocl.streams.datasets.weights import find_weights, read_weights
+
+
+@dataclass(frozen=True)
+class Status:
+    """The state of one data set.
+
+    Args:
+        name: the data set.
+        state: "verified", "unverified" (complete, no checksum published), "damaged" or "missing".
+        where: folder or file, if there is one.
+        size: bytes on disk.
+        detail: what is wrong, or what it is.
+    """
+
+    name: str
+    state: str
+    where: Path | None
+    size: int
+    detail: str
+
+
+def status(data_root: str | Path | None = None) -> list[Status]:
+    """The state of every data set of the catalogue; verifying reads all files."""
+    rows = [Status("mnist-mini", "verified", None, 0, "comes with the package")]
+    rows += [_files(entry, data_root) for entry in IMAGES]
+    rows.append(_other(CUB200.name, lambda: find_folder(data_root), _cub_detail))
+    rows.append(
+        _other("alexnet", lambda: find_weights(data_root), lambda path: f"gives {read_weights(path).layer}")
+    )
+    rows.append(_other("cub200 features", lambda: find_features(data_root), _feature_detail))
+    return rows
+
+
+def _files(entry: Entry, data_root: str | Path | None) -> Status:
+    try:
+        place = find(entry, data_root)
+    except DataError as error:
+        held = [line for line in str(error).splitlines()[1:] if " holds " in line]
+        return Status(entry.name, "missing", None, 0, " ".join(held) or f"orthocl data fetch {entry.name}")
+    size = size_on_disk(place)
+    try:
+        contents(place, IMAGES)
+    except DataError as error:
+        return Status(entry.name, "damaged", place.folder, size, str(error))
+    state = "verified" if place.edition.verifiable else "unverified"
+    return Status(entry.name, state, place.folder, size, f"{len(place.edition.files)} files")
+
+
+def _other(name: str, locate: Callable[[], Path], describe: Callable[[Path], str]) -> Status:
+    try:
+        path = locate()
+    except DataError as error:
+        command = f"orthocl data fetch {name}" if name in ENTRIES else "orthocl data prepare cub200"
+        return Status(name, "missing", None, 0, command if str(error) else "")
+    size = path.stat().st_size if path.is_file() else sum(each.stat().st_size for each in path.rglob("*.*"))
+    try:
+        detail = describe(path)
+    except DataError as error:
+        return Status(name, "damaged", path, size, str(error))
+    return Status(name, "verified" if path.suffix == ".pth" else "unverified", path, size, detail)
+
+
+def _cub_detail(folder: Path) -> str:
+    index = read_index(folder)
+    absent = sum(not (index.folder / path).is_file() for path in index.paths)
+    if absent:
+        raise DataError(f"{absent} of {len(index.paths)} images listed in images.txt are not there")
+    return f"{len(index.paths)} images, lists consistent"
+
+
+def _feature_detail(path: Path) -> str:
+    data = read_features(path)
+    dtype = str(data.features.dtype).removeprefix("torch.")
+    return f"{len(data.features)} x {data.features.shape[1]} {dtype}, {data.origin['layer']}"

@@ -1,0 +1,1 @@
+"""A test kit for methods: the conformance suite and its tiny problems."""
