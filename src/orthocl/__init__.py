@@ -2,13 +2,14 @@
 
 Your own loop: `attach`. Methods: `OGD`, `OGDPlus`, `PCAOGD`, `AGEM`, `AGEMNT`, `EWC`, `SI`, `MAS`, `StableSGD`, `SGD`.
 What a memory costs: `plan`. Data: `streams`. Theory: `solve_stream`, `generalisation_bound`, `EmpiricalNTK`,
-`InfiniteWidthNTK`, `linearise`, and the rest in `orthocl.theory`. Experiments: `orthocl.lab`.
+`InfiniteWidthNTK`, `linearise`, and the rest in `orthocl.theory`. Experiments: `compare`, and `orthocl.lab`.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from orthocl.lab import compare
     from orthocl.methods import (
         AGEM,
         AGEMNT,
@@ -55,6 +56,7 @@ __all__ = [
     "StableSGD",
     "TrainSettings",
     "attach",
+    "compare",
     "evaluate",
     "generalisation_bound",
     "linearise",
@@ -65,7 +67,7 @@ __all__ = [
     "train",
 ]
 
-_HOMES = ("methods", "metrics", "nets", "tangents.planner", "theory", "training")
+_HOMES = ("methods", "metrics", "nets", "tangents.planner", "theory", "training", "lab.compare")
 _PACKAGES = ("lab", "methods", "metrics", "nets", "streams", "tangents", "theory", "training")
 
 

@@ -30,8 +30,8 @@ class StoreError(OrthoclError):
     """A record or checkpoint that cannot be read or written."""
 
 
-def unknown_name(kind: str, name: str, choices: Iterable[str]) -> SettingsError:
-    """An error for a name nobody knows, with the nearest known one first.
+def unknown_name(kind: str, name: str, choices: Iterable[str], also: str = "") -> SettingsError:
+    """An error for a name nobody knows, with the nearest known one first and, if there is one, another way out.
 
     >>> print(unknown_name("method", "odg", ["ogd", "sgd"]))
     unknown method 'odg': did you mean 'ogd'? The choices are: ogd, sgd
@@ -39,4 +39,5 @@ def unknown_name(kind: str, name: str, choices: Iterable[str]) -> SettingsError:
     known = sorted(choices)
     near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
     hint = f"did you mean {near[0]!r}? The" if near else "the"
-    return SettingsError(f"unknown {kind} {name!r}: {hint} choices are: {', '.join(known)}")
+    end = f"; {also}" if also else ""
+    return SettingsError(f"unknown {kind} {name!r}: {hint} choices are: {', '.join(known) or 'none'}{end}")

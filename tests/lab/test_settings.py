@@ -4,10 +4,12 @@ from dataclasses import replace
 
 import pytest
 
+from orthocl.checking import make_checked
 from orthocl.errors import SettingsError
 from orthocl.lab import MethodSettings, RunSettings, StreamSettings
-from orthocl.lab.experiment.settings import TrainSettings, checked, run_id
+from orthocl.lab.experiment.settings import run_id
 from orthocl.lab.run.execute import identify, make_stream
+from orthocl.training import TrainSettings
 
 
 def test_defaults_spelled_out_are_the_same_run(tiny):
@@ -66,13 +68,13 @@ def test_round_trip_and_hash(tiny):
         ({"epochs": "3"}, "epochs must be int, got '3'"),
         ({"epochs": True}, "epochs must be int"),
         ({"learning_rate": "fast"}, "learning_rate must be float"),
-        ({"optimizer": "adamw"}, "optimizer must be 'sgd' or 'adam'"),
+        ({"optimizer": "adamw"}, "unknown train setting optimizer 'adamw'"),
         ({"epochs": 0}, "epochs must be at least 1"),
     ],
 )
 def test_wrong_train_settings_are_named(values, words):
     with pytest.raises(SettingsError, match=words):
-        checked(TrainSettings, values, "train setting")
+        make_checked(TrainSettings, values, "train setting")
 
 
 @pytest.mark.parametrize(

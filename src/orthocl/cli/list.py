@@ -13,10 +13,10 @@ from rich.markup import escape
 from rich.table import Table
 
 from orthocl.formatting import counted, size_text
-from orthocl.lab.experiment.settings import net_defaults
 from orthocl.methods import METHODS
 from orthocl.metrics import METRICS
 from orthocl.nets import NETS
+from orthocl.nets.registry import net_defaults
 from orthocl.streams import STREAMS
 
 BYTES = ("input_cache",)
@@ -38,7 +38,10 @@ def methods() -> None:
 def streams() -> None:
     """Streams with their tasks and settings."""
     entries = {
-        name: (f"{maker.summary}, {counted(maker.tasks, 'task')}", dict(maker.options))
+        name: (
+            maker.summary + (f", {counted(maker.tasks, 'task')}" if maker.tasks else ""),
+            dict(maker.options),
+        )
         for name, maker in STREAMS.items()
     }
     _show("stream", entries)

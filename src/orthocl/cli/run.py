@@ -46,6 +46,7 @@ def run(
     *,
     stream: Annotated[list[str] | None, Parameter(help="Without FILE: a stream, may be repeated.")] = None,
     method: Annotated[list[str] | None, Parameter(help="Without FILE: a method, may be repeated.")] = None,
+    net: Annotated[str | None, Parameter(help="Without FILE: a network; mlp by default.")] = None,
     seed: SeedOption = None,
     only: OnlyOption = None,
     set_: SetOption = None,
@@ -74,8 +75,10 @@ def run(
     From a file: orthocl run experiments/quick.toml --jobs 2
 
     From flags: orthocl run --stream rotated-mnist-mini --method sgd --method ogd+ --seed 1 --set train.epochs=2
+
+    With parts of your own: orthocl run --stream photos/ --net my_net.py:build --method my_method.py:Leash
     """
-    experiment = _experiment(file, stream, method, seed, only, set_)
+    experiment = _experiment(file, stream, method, net, seed, only, set_)
     options = RunOptions(
         keep_weights=weights,
         data_root=None if data_root is None else str(data_root),
@@ -121,14 +124,15 @@ def _experiment(
     file: Path | None,
     stream: list[str] | None,
     method: list[str] | None,
+    net: str | None,
     seed: list[int] | None,
     only: list[str] | None,
     changes: list[str] | None,
 ) -> Experiment:
     if file is not None:
-        if stream or method:
+        if stream or method or net:
             raise SettingsError(
-                "an experiment file names its streams and methods: use --only to choose among them"
+                "an experiment file names its streams, methods and nets: use --only to choose among them"
             )
         with working(f"reading {file}"):
             return load_experiment(file, only=only or (), seeds=seed or (), overrides=changes or ())
@@ -136,7 +140,7 @@ def _experiment(
         raise SettingsError(
             "give an experiment file, or at least one --stream and one --method (see `orthocl list streams`)"
         )
-    content = {"name": "run", "streams": stream, "methods": method}
+    content = {"name": "run", "streams": stream, "methods": method, **({"net": {"name": net}} if net else {})}
     return make_experiment(content, only=only or (), seeds=seed or (), overrides=changes or ())
 
 

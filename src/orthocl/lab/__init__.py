@@ -1,5 +1,6 @@
 """The laboratory: experiments that resume, sweep and run on many machines."""
 
+from orthocl.lab.compare import Comparison, compare
 from orthocl.lab.experiment.experiment import Experiment, load_experiment, make_experiment
 from orthocl.lab.experiment.settings import MethodSettings, NetSettings, RunSettings, StreamSettings
 from orthocl.lab.laboratory import Results, forecast, run_experiment
@@ -10,6 +11,7 @@ from orthocl.lab.store.record import Record, Result
 from orthocl.lab.store.store import Store
 
 __all__ = [
+    "Comparison",
     "Experiment",
     "InterruptedRun",
     "MethodSettings",
@@ -22,6 +24,7 @@ __all__ = [
     "RunSettings",
     "Store",
     "StreamSettings",
+    "compare",
     "execute",
     "forecast",
     "load_experiment",

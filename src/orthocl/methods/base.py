@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from orthocl.errors import SettingsError, unknown_name
+from orthocl.checking import check_value, field_types
 from orthocl.storage import export_state, tensor_bytes
 
 if TYPE_CHECKING:
@@ -81,23 +81,9 @@ class Method:
 
     def check_settings(self) -> None:
         """Refuse hyperparameters of a type that was not declared, unknown choices and values below `minimum`."""
-        try:
-            hints = get_type_hints(type(self))
-        except NameError:  # types that only a type checker sees
-            return
+        hints = field_types(type(self))
         for name, value in self.settings().items():
-            kinds = [k for k in (get_args(hints[name]) or (hints[name],)) if k is not type(None)]
-            if get_origin(hints[name]) is Literal or any(get_origin(kind) is Literal for kind in kinds):
-                known = [choice for kind in kinds for choice in (get_args(kind) or (kind,))]
-                if value not in known and not (value is None and type(None) in get_args(hints[name])):
-                    raise unknown_name(f"{name} of {self.name}", str(value), known)
-            elif isinstance(value, bool) != (bool in kinds) or not _fits(value, kinds, hints[name]):
-                wanted = " or ".join(getattr(kind, "__name__", str(kind)) for kind in kinds)
-                raise SettingsError(f"{name} of {self.name} must be {wanted}, got {value!r}")
-            elif value is not None and name in self.minimum and not value >= self.minimum[name]:
-                raise SettingsError(
-                    f"{name} of {self.name} must be at least {self.minimum[name]:g}, got {value}"
-                )
+            check_value(f"{name} of {self.name}", value, hints[name], self.minimum.get(name))
 
     def settings(self) -> dict[str, Any]:
         """The hyperparameters, as JSON values."""
@@ -138,15 +124,6 @@ def later(default: Any) -> Any:
     So records made before it existed stay valid.
     """
     return field(default=default, metadata={"later": True})
-
-
-def _fits(value: object, kinds: Sequence[Any], hint: Any) -> bool:
-    """Whether a value is of one of the kinds that can be told (numbers, texts); others are not looked at."""
-    if value is None:
-        return type(None) in get_args(hint) or hint is Any
-    if any(kind not in (int, float, str, bool) for kind in kinds):
-        return True
-    return isinstance(value, tuple(kinds)) or (float in kinds and isinstance(value, int))
 
 
 def dot(left: Gradient, right: Gradient) -> Tensor:

@@ -1,54 +1,56 @@
-"""Names to methods."""
+"""Methods by name, module or file."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any
 
-from orthocl.errors import SettingsError, unknown_name
-from orthocl.methods.agem import AGEM, AGEMNT
+from orthocl.checking import check_names, check_value, field_types
+from orthocl.errors import SettingsError
 from orthocl.methods.base import Method
-from orthocl.methods.ewc import EWC
-from orthocl.methods.mas import MAS
-from orthocl.methods.ogd import OGD
-from orthocl.methods.ogd_plus import OGDPlus
-from orthocl.methods.pca_ogd import PCAOGD
-from orthocl.methods.sgd import SGD
-from orthocl.methods.si import SI
-from orthocl.methods.stable_sgd import StableSGD
-
-METHODS: dict[str, type[Method]] = {
-    kind.name: kind for kind in (SGD, OGD, OGDPlus, PCAOGD, AGEM, AGEMNT, EWC, SI, MAS, StableSGD)
-}
+from orthocl.registry import Registry
 
 
-def make_method(name: str, settings: Mapping[str, Any] | None = None) -> Method:
-    """A method by its registry name, with hyperparameters checked by name and type.
+def _method(value: Any, spec: str) -> type[Method]:
+    if isinstance(value, type) and issubclass(value, Method):
+        return value
+    if isinstance(value, Method):
+        raise SettingsError(
+            f"{spec} is an instance: give the class, and its settings beside it ([methods.NAME] in a file, --set)"
+        )
+    raise SettingsError(f"{spec} is not a class derived from orthocl.Method")
+
+
+METHODS: Registry[type[Method]] = Registry(
+    "method",
+    {
+        "sgd": "orthocl.methods.sgd:SGD",
+        "ogd": "orthocl.methods.ogd:OGD",
+        "ogd+": "orthocl.methods.ogd_plus:OGDPlus",
+        "pca-ogd": "orthocl.methods.pca_ogd:PCAOGD",
+        "a-gem": "orthocl.methods.agem:AGEM",
+        "a-gem-nt": "orthocl.methods.agem:AGEMNT",
+        "ewc": "orthocl.methods.ewc:EWC",
+        "si": "orthocl.methods.si:SI",
+        "mas": "orthocl.methods.mas:MAS",
+        "stable-sgd": "orthocl.methods.stable_sgd:StableSGD",
+    },
+    _method,
+)
+
+
+def make_method(spec: str, settings: Mapping[str, Any] | None = None) -> Method:
+    """A method by its name, module or file, with hyperparameters checked by name, type and smallest value.
 
     >>> make_method("ogd", {"memory_per_task": 50})
     OGD(memory_per_task=50, variant='gtl', engine='auto', storage=None, input_cache=...)
     """
-    if name not in METHODS:
-        raise unknown_name("method", name, METHODS)
-    kind = METHODS[name]
-    hints = get_type_hints(kind, include_extras=True)
-    known = [item.name for item in fields(kind) if item.init]
-    for key, value in (settings or {}).items():
-        if key not in known:
-            raise unknown_name(f"setting of {name}", key, known)
-        _check(name, key, value, hints[key])
-    return kind(**(settings or {}))
-
-
-def _check(method: str, key: str, value: Any, hint: Any) -> None:
-    choices = get_args(hint) if get_origin(hint) not in (Literal, None) else (hint,)
-    literals = [option for choice in choices if get_origin(choice) is Literal for option in get_args(choice)]
-    kinds = tuple(choice for choice in choices if isinstance(choice, type))
-    accepted = value in literals or (
-        isinstance(value, kinds) and not (isinstance(value, bool) and bool not in kinds)
-    )
-    if accepted or (float in kinds and isinstance(value, int) and not isinstance(value, bool)):
-        return
-    expected = " or ".join([repr(option) for option in literals] + [kind.__name__ for kind in kinds])
-    raise SettingsError(f"{method}: {key} must be {expected.replace('NoneType', 'None')}, got {value!r}")
+    kind = METHODS[spec]
+    settings = dict(settings or {})
+    hints, name = field_types(kind), kind.name or spec
+    check_names(f"setting of {name}", settings, hints)
+    for key, value in settings.items():
+        check_value(f"{key} of {name}", value, hints[key], kind.minimum.get(key))
+    method = kind(**settings)
+    method.check_settings()
+    return method

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
+from typing import Any
 
-from orthocl.errors import unknown_name
+from orthocl.errors import SettingsError
 from orthocl.metrics.accuracy_matrix import AccuracyMatrix
+from orthocl.registry import Registry
 
 Metric = Callable[[AccuracyMatrix], float]
 
@@ -107,7 +109,14 @@ def memorised_variation(memorised: list[dict[int, float]], task: int = 1) -> flo
     return rows[-1] - rows[0] if rows else math.nan
 
 
-METRICS: dict[str, Metric] = {
+def _metric(value: Any, spec: str) -> Metric:
+    if not callable(value):
+        raise SettingsError(f"{spec} is not a function of an AccuracyMatrix that returns a number")
+    metric: Metric = value
+    return metric
+
+
+_BUILTIN: dict[str, Metric] = {
     "aac": average_accuracy,
     "bwt": backward_transfer,
     "bwt-all-pairs": backward_transfer_all_pairs,
@@ -120,12 +129,16 @@ METRICS: dict[str, Metric] = {
     "learning-accuracy": learning_accuracy,
 }
 
+METRICS: Registry[Metric] = Registry("metric", dict(_BUILTIN), _metric)
+
 
 def compute(name: str, a: AccuracyMatrix) -> float:
-    """A metric by its name."""
-    if name not in METRICS:
-        raise unknown_name("metric", name, METRICS)
-    return METRICS[name](a)
+    """A metric by its name, module or file.
+
+    >>> compute("aac", AccuracyMatrix.from_rows([[0.0], [0.5]]))
+    0.5
+    """
+    return float(METRICS[name](a))
 
 
 def _tasks(a: AccuracyMatrix) -> range:

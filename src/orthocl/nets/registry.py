@@ -1,51 +1,150 @@
-"""Networks by name."""
+"""Networks by name, module or file.
+
+A network of your own is a function or a class that takes what it needs of
+
+    input_shape   shape of one sample
+    outputs       number of outputs; left out, or None, for a stream with several heads: return the trunk then
+
+and any settings by name, and returns a module.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from inspect import signature
+from inspect import Parameter, signature
 from typing import Any
 
 import torch
 from torch import nn
 
-from orthocl.errors import unknown_name
-from orthocl.nets.bird_classifier import BirdClassifier
+from orthocl.checking import argument_types, check_arguments, defaults
+from orthocl.errors import SettingsError
 from orthocl.nets.heads import MultiHead
-from orthocl.nets.lenet import LeNet
-from orthocl.nets.mlp import MLP
+from orthocl.nets.modes import evaluating
+from orthocl.registry import Registry
 
-NETS: dict[str, Callable[..., nn.Module]] = {"mlp": MLP, "lenet": LeNet, "bird-classifier": BirdClassifier}
+Builder = Callable[..., nn.Module]
+GIVEN = ("input_shape", "outputs")
+"""Arguments of a network that are not settings: the stream decides them."""
+
+
+def _net(value: Any, spec: str) -> Builder:
+    if isinstance(value, nn.Module):
+        raise SettingsError(
+            f"{spec} is a network that exists already: give a function that makes one, because every run needs its own"
+        )
+    if not callable(value):
+        raise SettingsError(f"{spec} is not a function or class that makes a network")
+    builder: Builder = value
+    return builder
+
+
+NETS: Registry[Builder] = Registry(
+    "net",
+    {
+        "mlp": "orthocl.nets.mlp:MLP",
+        "lenet": "orthocl.nets.lenet:LeNet",
+        "bird-classifier": "orthocl.nets.bird_classifier:BirdClassifier",
+    },
+    _net,
+)
+
+
+def net_defaults(spec: str) -> dict[str, Any]:
+    """The settings of a network with their defaults."""
+    return defaults(NETS[spec], besides=GIVEN)
+
+
+def check_net_settings(spec: str, settings: Mapping[str, Any]) -> None:
+    """Refuse settings that a network does not have, or of the wrong type."""
+    check_arguments(NETS[spec], settings, f"setting of net {spec!r}", besides=GIVEN)
 
 
 def make_net(
-    name: str,
+    spec: str,
     input_shape: Sequence[int],
     heads: Mapping[str, int],
     settings: Mapping[str, Any] | None = None,
     *,
-    seed: int = 0,
+    seed: int | None = None,
 ) -> nn.Module:
     """A network for a stream: with its single output layer, or as the trunk of a `MultiHead` for several heads.
 
     Args:
-        name: one of `NETS`.
+        spec: one of `NETS`, "package.module:Object" or "file.py:Object".
         input_shape: shape of one sample.
         heads: head name -> outputs.
         settings: arguments of the network, such as {"hidden": [100, 100]}.
-        seed: seed of the initial weights; the global random state is left alone.
+        seed: seed of the initial weights, which leaves the global random state alone. By default they are drawn from
+            torch's global generator, as the weights of any module are.
 
     >>> type(make_net("mlp", (4,), {"1": 2, "2": 2}, {"hidden": [8]})).__name__
     'MultiHead'
     """
-    if name not in NETS:
-        raise unknown_name("net", name, NETS)
-    known = [key for key in signature(NETS[name]).parameters if key not in ("input_shape", "outputs")]
-    for key in settings or {}:
-        if key not in known:
-            raise unknown_name(f"setting of net {name!r}", key, known)
+    builder, settings = NETS[spec], dict(settings or {})
+    check_net_settings(spec, settings)
+    if seed is None:
+        return _built(builder, spec, input_shape, heads, settings)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        if len(heads) == 1:
-            return NETS[name](input_shape, outputs=next(iter(heads.values())), **(settings or {}))
-        return MultiHead(NETS[name](input_shape, **(settings or {})), heads)
+        return _built(builder, spec, input_shape, heads, settings)
+
+
+def _built(
+    builder: Builder,
+    spec: str,
+    input_shape: Sequence[int],
+    heads: Mapping[str, int],
+    settings: dict[str, Any],
+) -> nn.Module:
+    takes = argument_types(builder)
+    arguments = {**settings, **({"input_shape": tuple(input_shape)} if "input_shape" in takes else {})}
+    single = len(heads) == 1
+    if single and "outputs" in takes:
+        arguments["outputs"] = next(iter(heads.values()))
+    _check_complete(builder, spec, arguments, single)
+    net = builder(**arguments)
+    if not isinstance(net, nn.Module):
+        raise SettingsError(f"net {spec} returned a {type(net).__name__}, not a torch module")
+    if single:
+        if spec not in NETS:
+            _check_outputs(net, spec, input_shape, next(iter(heads.values())))
+        return net
+    if not isinstance(getattr(net, "features", None), int):
+        features = _output_size(net, input_shape)
+        if features is not None:
+            net.features = features  # type: ignore[assignment]
+    return MultiHead(net, heads)
+
+
+def _check_complete(builder: Builder, spec: str, arguments: Mapping[str, Any], single: bool) -> None:
+    for name, parameter in signature(builder).parameters.items():
+        variable = parameter.kind in (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
+        if parameter.default is not Parameter.empty or variable or name in arguments:
+            continue
+        if name == "outputs" and not single:
+            raise SettingsError(
+                f"net {spec} needs `outputs`, but this stream has several heads, which are put on a trunk: give "
+                "`outputs` the default None and return the features in that case"
+            )
+        raise SettingsError(f"net {spec} needs a value for {name!r}: set net.{name}")
+
+
+def _check_outputs(net: nn.Module, spec: str, input_shape: Sequence[int], outputs: int) -> None:
+    size = _output_size(net, input_shape)
+    if size is not None and size < outputs:
+        raise SettingsError(
+            f"net {spec} returns {size} outputs for each sample, the stream needs {outputs}: take the argument "
+            "`outputs` and use it as the size of the last layer"
+        )
+
+
+def _output_size(net: nn.Module, input_shape: Sequence[int]) -> int | None:
+    """Outputs per sample, or None where a trial with zeros does not tell."""
+    try:
+        with torch.no_grad(), torch.random.fork_rng(devices=[]), evaluating(net):
+            outputs = net(torch.zeros(2, *input_shape))
+    except Exception:  # a network may want integers, or anything else: training will say so
+        return None
+    plain = isinstance(outputs, torch.Tensor) and outputs.dim() == 2 and len(outputs) == 2
+    return int(outputs.shape[1]) if plain else None

@@ -21,7 +21,7 @@ Report = Callable[[str, int, int], None]
 
 
 def from_image_folder(
-    path: str | Path,
+    folder: str | Path,
     *,
     classes_per_task: int = 2,
     size: int = 32,
@@ -33,13 +33,13 @@ def from_image_folder(
     test_size: int | None = None,
     progress: Report | None = None,
 ) -> SplitStream:
-    """A split stream of your own images: PATH/class/image.jpg, or PATH/train/class/... and PATH/test/class/...
+    """A split stream of your own images: FOLDER/class/image.jpg, or FOLDER/train/class/... and FOLDER/test/class/...
 
     Images are scaled to a square of `size` pixels (bilinear) and kept as bytes; the normalisation is that of the
     training images.
 
     Args:
-        path: the folder; class names are the names of its subfolders, in alphabetical order.
+        folder: where they are; class names are the names of its subfolders, in alphabetical order.
         classes_per_task: classes in each task, which has its own head.
         size: side of the square that the network sees.
         grey: one channel instead of red, green, blue.
@@ -57,7 +57,7 @@ def from_image_folder(
         raise SettingsError(
             f"size must be positive and test_fraction between 0 and 1, got {size} and {test_fraction}"
         )
-    root = Path(path).expanduser()
+    root = Path(folder).expanduser()
     files, classes = _listed(root, test_fraction, seed)
     parts = {part: _read_part(part, files[part], size, grey, progress) for part in files}
     scaled = parts["train"][0].to(torch.float32).div_(255)

@@ -1,19 +1,33 @@
-"""Streams by name: the ones of the paper, and their kin."""
+"""Streams by name, module or file; folders of images and files of arrays too.
+
+A stream of your own is a function that takes what it needs of `tasks`, `seed`, `train_size`, `test_size` and
+`data_root`, and any settings by name, and returns a Stream (see `from_arrays`, `from_datasets`) or a list of
+(x_train, y_train, x_test, y_test), one for each task.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
+from inspect import Parameter, signature
 from pathlib import Path
 from typing import Any
 
-from orthocl.errors import unknown_name
+from orthocl.checking import argument_types, check_names, check_value, defaults
+from orthocl.errors import OrthoclError, SettingsError
+from orthocl.registry import Registry
+from orthocl.streams.arrays import from_arrays
 from orthocl.streams.base import Stream
-from orthocl.streams.datasets import load, load_cub200
+from orthocl.streams.datasets import DATASETS
+from orthocl.streams.folder import from_image_folder
+from orthocl.streams.npz import from_npz
 from orthocl.streams.permuted import permuted
 from orthocl.streams.rotated import rotated
 from orthocl.streams.split import split
-from orthocl.streams.views import LabelledData
+
+COMMON = ("tasks", "seed", "train_size", "test_size", "data_root")
+"""What every stream may be asked for; what else a function takes are its own settings."""
 
 
 @dataclass(frozen=True)
@@ -22,51 +36,115 @@ class StreamMaker:
 
     Args:
         summary: one line for lists.
-        data: name of the data set.
-        build: function of the data set and of settings.
-        tasks: default number of tasks.
+        build: function of what is common to streams, as far as it takes it, and of the options.
+        tasks: default number of tasks; None where the data decide.
         options: further settings of `build`, with their defaults.
+        types: their declared types.
+        takes: which of `COMMON` the function takes.
+        paths: options that are paths of files or folders.
     """
 
     summary: str
-    data: str
     build: Callable[..., Stream]
-    tasks: int
+    tasks: int | None
     options: Mapping[str, object] = field(default_factory=dict)
+    types: Mapping[str, Any] = field(default_factory=dict)
+    takes: Collection[str] = COMMON
+    paths: Collection[str] = ()
+
+    def check(self, spec: str, options: Mapping[str, Any], common: Mapping[str, Any]) -> None:
+        """Refuse options that the stream does not have, values of the wrong type, and what it does not take."""
+        check_names(f"setting of stream {spec!r}", options, self.options)
+        for key, value in options.items():
+            check_value(f"{key} of stream {spec!r}", value, self.types.get(key, Any))
+        for key, value in common.items():
+            expected = self.tasks if key == "tasks" else None
+            if value not in (None, expected) and key not in self.takes:
+                raise SettingsError(f"stream {spec!r} takes no {key!r}: leave it out")
 
 
-_ROTATED = {"step": 5.0, "angles": None, "resample": "nearest"}
+def _on(data: str, summary: str, build: Callable[..., Stream], tasks: int, **options: object) -> StreamMaker:
+    """A stream of a data set, with other defaults of some options."""
+    known = {**defaults(build, besides=COMMON), **options}
+    return StreamMaker(summary, partial(_build_on, build, data), tasks, known, argument_types(build))
 
 
-def _classes(number: int) -> dict[str, object]:
-    return {"classes_per_task": number, "shuffle_classes": False}
+def _build_on(build: Callable[..., Stream], data: str, *, data_root: Any, **settings: Any) -> Stream:
+    """The layer belongs to the data set, everything else to the stream."""
+    layer = {"layer": settings.pop("layer")} if "layer" in settings else {}
+    return build(DATASETS[data](data_root, **layer), **settings)
 
 
-_BIRDS = {**_classes(20), "layer": None}
+def _on_any(summary: str, build: Callable[..., Stream], tasks: int | None) -> StreamMaker:
+    """A stream of a data set that the option `data` names."""
+    options = {"data": "mnist-mini", **defaults(build, besides=COMMON)}
+    types = {"data": str, **argument_types(build)}
 
-STREAMS: dict[str, StreamMaker] = {
-    "permuted-mnist": StreamMaker("MNIST, pixels in another order in each task", "mnist", permuted, 15),
-    "rotated-mnist": StreamMaker(
-        "MNIST, turned by 5 degrees more in each task", "mnist", rotated, 15, _ROTATED
-    ),
-    "split-mnist": StreamMaker("MNIST, two digits per task", "mnist", split, 5, _classes(2)),
-    "permuted-fashion": StreamMaker("Fashion-MNIST, permuted", "fashion-mnist", permuted, 15),
-    "rotated-fashion": StreamMaker("Fashion-MNIST, turned", "fashion-mnist", rotated, 15, _ROTATED),
-    "split-cifar10": StreamMaker("CIFAR-10, two classes per task", "cifar10", split, 5, _classes(2)),
-    "split-cifar100": StreamMaker("CIFAR-100, five classes per task", "cifar100", split, 20, _classes(5)),
-    "cub200": StreamMaker(
-        "CUB-200 birds, AlexNet features, 20 classes per task", "cub200", split, 10, _BIRDS
-    ),
-    "permuted-mnist-mini": StreamMaker("permuted, embedded subset of MNIST", "mnist-mini", permuted, 15),
-    "rotated-mnist-mini": StreamMaker(
-        "turned, embedded subset of MNIST", "mnist-mini", rotated, 15, _ROTATED
-    ),
-    "split-mnist-mini": StreamMaker("two digits per task, embedded", "mnist-mini", split, 5, _classes(2)),
-}
+    def on(*, data: str, data_root: Any, **settings: Any) -> Stream:
+        return build(DATASETS[data](data_root), **settings)
+
+    return StreamMaker(summary, on, tasks, options, types)
+
+
+def _of_function(function: Callable[..., Any], summary: str, paths: Collection[str] = ()) -> StreamMaker:
+    """A stream that a function makes."""
+    arguments = argument_types(function, besides=("progress",))
+    common = [name for name in COMMON if name in arguments]
+    options = {
+        name: None if parameter.default is Parameter.empty else parameter.default
+        for name, parameter in signature(function).parameters.items()
+        if name in arguments and name not in common
+    }
+    default = defaults(function).get("tasks")
+    tasks = default if isinstance(default, int) else None
+    return StreamMaker(summary, function, tasks, options, arguments, common, paths)
+
+
+def _stream(value: Any, spec: str) -> StreamMaker:
+    if isinstance(value, StreamMaker):
+        return value
+    if isinstance(value, Stream):
+        return StreamMaker(value.name, lambda: value, len(value), takes=())
+    if not callable(value):
+        raise SettingsError(f"{spec} is not a function that makes a stream")
+    return _of_function(value, (value.__doc__ or spec).strip().splitlines()[0])
+
+
+STREAMS: Registry[StreamMaker] = Registry(
+    "stream",
+    {
+        "permuted-mnist": _on("mnist", "MNIST, pixels in another order in each task", permuted, 15),
+        "rotated-mnist": _on("mnist", "MNIST, turned by 5 degrees more in each task", rotated, 15),
+        "split-mnist": _on("mnist", "MNIST, two digits per task", split, 5),
+        "permuted-fashion": _on("fashion-mnist", "Fashion-MNIST, permuted", permuted, 15),
+        "rotated-fashion": _on("fashion-mnist", "Fashion-MNIST, turned", rotated, 15),
+        "split-cifar10": _on("cifar10", "CIFAR-10, two classes per task", split, 5),
+        "split-cifar100": _on("cifar100", "CIFAR-100, five classes per task", split, 20, classes_per_task=5),
+        "cub200": _on(
+            "cub200",
+            "CUB-200 birds, AlexNet features, 20 classes per task",
+            split,
+            10,
+            classes_per_task=20,
+            layer=None,
+        ),
+        "permuted-mnist-mini": _on("mnist-mini", "permuted, embedded subset of MNIST", permuted, 15),
+        "rotated-mnist-mini": _on("mnist-mini", "turned, embedded subset of MNIST", rotated, 15),
+        "split-mnist-mini": _on("mnist-mini", "two digits per task, embedded", split, 5),
+        "permuted": _on_any("any image data set, permuted", permuted, 15),
+        "rotated": _on_any("any image data set, turned", rotated, 15),
+        "split": _on_any("any data set, some classes per task", split, None),
+        "folder": _of_function(from_image_folder, "your images: FOLDER/class/image.jpg", ("folder",)),
+        "arrays": _of_function(
+            from_npz, "your arrays in an .npz file: x_train_1, y_train_1, ...", ("arrays",)
+        ),
+    },
+    _stream,
+)
 
 
 def make(
-    name: str,
+    spec: str,
     *,
     tasks: int | None = None,
     seed: int = 0,
@@ -75,17 +153,18 @@ def make(
     test_size: int | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> Stream:
-    """The stream of this name.
+    """The stream of this name, module or file.
 
     Args:
-        name: one of `STREAMS`.
+        spec: one of `STREAMS`, "package.module:function" or "file.py:function".
         tasks: number of tasks; the protocol's by default.
         seed: seed of the data, apart from the seed of a run.
         data_root: folder of the data sets; by default $ORTHOCL_DATA, else the user's cache folder.
         train_size: training samples per task, balanced over classes; all by default.
         test_size: likewise for test samples.
         options: further settings of this stream: "step", "angles", "resample" of a rotated one,
-            "classes_per_task", "shuffle_classes" of a split one, "layer" ("fc6" or "pool5") of cub200.
+            "classes_per_task", "shuffle_classes" of a split one, "layer" ("fc6" or "pool5") of cub200, "folder" and
+            "arrays" of your own data.
 
     Raises:
         SettingsError: for a name or a setting nobody knows.
@@ -94,26 +173,36 @@ def make(
     >>> len(make("rotated-mnist-mini", tasks=4, train_size=100, options={"step": 10}))
     4
     """
-    if name not in STREAMS:
-        raise unknown_name("stream", name, STREAMS)
-    maker = STREAMS[name]
-    given = dict(options or {})
-    for key in given:
-        if key not in maker.options:
-            raise unknown_name(f"setting of stream {name!r}", key, maker.options)
-    settings: dict[str, Any] = {**maker.options, **given}
-    stream = maker.build(
-        _load(maker.data, data_root, settings.pop("layer", None)),
-        tasks=maker.tasks if tasks is None else tasks,
-        seed=seed,
-        train_size=train_size,
-        test_size=test_size,
-        **settings,
+    maker = STREAMS[spec]
+    common: dict[str, Any] = {"tasks": tasks, "train_size": train_size, "test_size": test_size}
+    maker.check(spec, options or {}, common)
+    common |= {"seed": seed, "data_root": data_root, "tasks": maker.tasks if tasks is None else tasks}
+    arguments = {**maker.options, **(options or {})}
+    arguments |= {key: value for key, value in common.items() if key in maker.takes}
+    _check_complete(maker, spec, arguments)
+    try:
+        stream = maker.build(**arguments)
+    except OrthoclError:
+        raise
+    except Exception as error:
+        if spec in STREAMS:
+            raise
+        raise SettingsError(f"stream {spec} failed: {type(error).__name__}: {error}") from error
+    return _as_stream(stream, spec)
+
+
+def _check_complete(maker: StreamMaker, spec: str, arguments: Mapping[str, Any]) -> None:
+    for name, parameter in signature(maker.build).parameters.items():
+        if name in maker.options and parameter.default is Parameter.empty and arguments[name] is None:
+            raise SettingsError(f"stream {spec!r} needs a value for {name!r}")
+
+
+def _as_stream(made: Any, spec: str) -> Stream:
+    if isinstance(made, Stream):
+        return replace(made, name=spec) if spec in STREAMS and spec not in ("folder", "arrays") else made
+    if isinstance(made, list | tuple):
+        return from_arrays(made, name=spec.rpartition(":")[2])
+    raise SettingsError(
+        f"stream {spec} returned a {type(made).__name__}: return a Stream (orthocl.streams.from_arrays makes one) or a "
+        "list of (x_train, y_train, x_test, y_test)"
     )
-    return replace(stream, name=name)
-
-
-def _load(data: str, data_root: str | Path | None, layer: str | None) -> LabelledData:
-    if data == "cub200":
-        return load_cub200(data_root, layer)
-    return load(data, data_root)

@@ -22,6 +22,7 @@ from orthocl.methods.base import Method
 from orthocl.methods.learner import Learner, Loss
 from orthocl.nets.heads import find_heads
 from orthocl.tangents.adapter import why_not_exact
+from orthocl.training.losses import default_loss
 from orthocl.training.seeds import derive_generator
 
 
@@ -130,13 +131,6 @@ def _before_step(
 def _after_step(learner: Learner, optimizer: Any, args: Any, kwargs: Any) -> None:
     with learner.full_precision():
         learner.after_step()
-
-
-def default_loss(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Cross-entropy for integer targets, mean squared error for others."""
-    if targets.is_floating_point():
-        return nn.functional.mse_loss(outputs, targets.view_as(outputs))
-    return nn.functional.cross_entropy(outputs, targets)
 
 
 def protected_parameters(model: nn.Module, protect: Iterable[str] | None = None) -> dict[str, nn.Parameter]:

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from orthocl.errors import SettingsError, TrainingError
+from orthocl.methods.base import later
 from orthocl.methods.learner import Learner
 from orthocl.streams.base import Stream, Task
 from orthocl.training.evaluation import accuracy, evaluate
@@ -36,6 +37,8 @@ class TrainSettings:
         weight_decay: of the optimizer.
         evaluate_every: evaluate all tasks every so many steps, for curves; None for never.
         batch_norm: "keep" batch statistics moving (the paper's protocol) or "freeze" them after the first task.
+        loss: "auto" (cross-entropy for classes, squared error for numbers), another of `LOSSES`, or "file.py:function".
+        loss_source: hash of the source of a loss that is not built in; filled in by the laboratory.
     """
 
     epochs: int = 5
@@ -47,8 +50,19 @@ class TrainSettings:
     weight_decay: float = 0.0
     evaluate_every: int | None = None
     batch_norm: Literal["freeze", "keep"] = "keep"
+    loss: str = later("auto")
+    loss_source: str = later("")
 
     def __post_init__(self) -> None:
+        if self.optimizer != "sgd" and self.nesterov:
+            raise SettingsError(f"nesterov is a setting of SGD: {self.optimizer} has none, leave it out")
+        if self.optimizer == "adam" and self.momentum:
+            raise SettingsError("momentum is a setting of SGD and RMSprop: adam has none, leave it out")
+        if self.nesterov and not self.momentum > 0:
+            raise SettingsError("nesterov needs a momentum above 0")
+        for name in ("momentum", "weight_decay"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise SettingsError(f"{name} must be a finite number from 0 on, got {getattr(self, name)}")
         for name in ("epochs", "batch_size"):
             if getattr(self, name) < 1:
                 raise SettingsError(f"{name} must be at least 1, got {getattr(self, name)}")

@@ -23,7 +23,6 @@ from orthocl.methods.base import Method
 from orthocl.methods.learner import Learner
 from orthocl.methods.sgd import SGD
 from orthocl.streams.base import Stream, Task
-from orthocl.training.attach import default_loss
 from orthocl.training.loop import (
     Observer,
     Progress,
@@ -35,6 +34,7 @@ from orthocl.training.loop import (
     start,
     train,
 )
+from orthocl.training.losses import default_loss
 from orthocl.training.mlp_steps import WrittenOutSteps, linear_layers
 
 

@@ -5,9 +5,13 @@
     seeds = [1, 2, 3]
     only = ["turned/*"]                  # patterns: choose among what the tables make, as --only does
     # streams = ["rotated-mnist-mini"] and methods = ["sgd", "ogd+"] would do instead of the tables below
+    # parts of your own: methods = ["my_method.py:Leash"], net.name = "my_net.py:build", streams = ["my_data.py:make"]
 
     [train]                              # for all runs; [net], [stream] and [method] likewise
     epochs = 5
+
+    [streams.birds]
+    folder = "photos"                    # your images, by class; arrays = "tasks.npz" for arrays
 
     [streams.turned]                     # a label; without `stream` it is the stream's name itself
     stream = "rotated-mnist-mini"
@@ -37,10 +41,12 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
+from orthocl.checking import check_names
 from orthocl.errors import OrthoclError, SettingsError, unknown_name
 from orthocl.lab.experiment.file import Table, merge, read_file
 from orthocl.lab.experiment.grid import flat, grid_points, nested, parse_overrides, point_label
-from orthocl.lab.experiment.settings import RunSettings, StreamSettings, method_fields
+from orthocl.lab.experiment.settings import PATHS, RunSettings, StreamSettings, method_fields
+from orthocl.lab.experiment.specs import data_of_path, label_of
 from orthocl.methods import METHODS
 from orthocl.streams import STREAMS
 
@@ -48,7 +54,7 @@ TOP = (
     *("name", "description", "include", "seeds", "streams", "methods", "only"),
     *("train", "net", "stream", "method", "grid", "table", "search"),
 )
-STREAM_KEYS = [item.name for item in fields(StreamSettings) if item.name not in ("name", "options")]
+STREAM_KEYS = [item.name for item in fields(StreamSettings) if item.name not in ("name", "options", "source")]
 
 
 @dataclass(frozen=True)
@@ -109,7 +115,7 @@ def make_experiment(
     >>> [run.label for run in make_experiment(content, only=["ogd"]).runs]
     ['rotated-mnist-mini / ogd / seed 1', 'rotated-mnist-mini / ogd / seed 2']
     """
-    content = merge({}, content)
+    content = _with_labels(merge({}, content))
     streams, methods = _labels(content, "streams"), _labels(content, "methods")
     for key in content:
         if key not in (*TOP, "selected"):
@@ -165,14 +171,12 @@ def _pair(content: Table, stream: str, method: str, changes: Table) -> list[RunS
     """The runs of one pair: one per grid point, without seeds."""
     stream_table = _entry(content, "streams", stream)
     method_table = _entry(content, "methods", method)
-    stream_name = str(stream_table.get("stream", stream))
+    stream_name, stream_table = _stream_of(stream, stream_table)
     method_name = str(method_table.get("method", method))
-    if stream_name not in STREAMS:
-        raise unknown_name("stream", stream_name, STREAMS)
-    if method_name not in METHODS:
-        raise unknown_name("method", method_name, METHODS)
-    pairs = _plain_table(stream_table, "methods", content["methods"], f"method in [streams.{stream}.methods]")
-    pair_table = pairs.get(method, {})
+    METHODS.find(method_name)
+    known = {*content["methods"], *_labels(content, "methods")}
+    pairs = _plain_table(stream_table, "methods", known, f"method in [streams.{stream}.methods]")
+    pair_table = _plain_table(pairs, method, None)
     layers = [
         _top_layer(content, stream_name, method_name),
         _stream_layer(stream_table, f"[streams.{stream}]", stream_name),
@@ -194,20 +198,55 @@ def _pair(content: Table, stream: str, method: str, changes: Table) -> list[RunS
     return runs
 
 
+def _with_labels(content: Table) -> Table:
+    """The content with specs of one's own in lists turned into tables under a label."""
+    for section, key in (("streams", "stream"), ("methods", "method")):
+        chosen = content.get("selected", {}).get(section)
+        if chosen is None:
+            continue
+        labels = []
+        for spec in chosen:
+            if not isinstance(spec, str):
+                raise SettingsError(f"`{section}` must be a list of names, got {spec!r}")
+            label = spec if spec in content[section] else label_of(spec)
+            if label != spec and section == "methods":
+                label = METHODS[spec].name or label
+            if label != spec and label not in content[section]:
+                content[section] = {**content[section], label: {key: spec}}
+            labels.append(label)
+        content["selected"] = {**content["selected"], section: labels}
+    return content
+
+
+def _stream_of(label: str, table: Table) -> tuple[str, Table]:
+    """The spec of a labelled stream, and its table with the data that a path stands for."""
+    for key in PATHS:
+        if key in table:
+            return key, table
+    spec = str(table.get("stream", label))
+    data = data_of_path(spec)
+    if data:
+        (name,) = data
+        return name, {**{k: v for k, v in table.items() if k != "stream"}, **data}
+    STREAMS.find(spec)
+    return spec, table
+
+
 def _top_layer(content: Table, stream: str, method: str) -> Table:
     known_stream = [*STREAM_KEYS, *STREAMS[stream].options]
     shared = _plain_table(content, "method", None)
     return {
         "train": _plain_table(content, "train", None),
         "net": _plain_table(content, "net", None),
-        "stream": {k: v for k, v in _stream_keys(content).items() if k in known_stream},
+        "stream": {k: v for k, v in _stream_keys(content, stream).items() if k in known_stream},
         "method": {key: value for key, value in shared.items() if key in method_fields(method)},
     }
 
 
-def _stream_keys(content: Table) -> Table:
+def _stream_keys(content: Table, stream: str) -> Table:
     """The [stream] table; its keys must be known to some stream."""
-    known = {*STREAM_KEYS, *(key for maker in STREAMS.values() for key in maker.options)}
+    makers = [*STREAMS.values(), STREAMS[stream]]
+    known = {*STREAM_KEYS, *(key for maker in makers for key in maker.options)}
     return _plain_table(content, "stream", known)
 
 
@@ -281,10 +320,11 @@ def _applicable(changes: Table, method: str) -> Table:
 
 def _check_shared_hyperparameters(content: Table, changes: Table, labels: Sequence[str]) -> None:
     """Those of a file must be known to some method, those of the command line to one that is run."""
-    known = {key for name in METHODS for key in method_fields(name)}
-    for key in (*content.get("method", {}), *content.get("grid", {}).get("method", {})):
-        if key not in known:
-            raise unknown_name("hyperparameter of any method", key, known)
+    entries = {name: _entry(content, "methods", name) for name in (*content["methods"], *labels)}
+    specs = {*METHODS, *(str(entry.get("method", name)) for name, entry in entries.items())}
+    known = {key for spec in specs for key in method_fields(spec)}
+    grid = _plain_table(_plain_table(content, "grid", None), "method", None)
+    check_names("hyperparameter of any method", {**_plain_table(content, "method", None), **grid}, known)
     names = [str(_entry(content, "methods", label).get("method", label)) for label in labels]
     here = {key for name in names for key in method_fields(name)}
     for key in changes.get("method", {}):

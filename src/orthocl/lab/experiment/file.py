@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from orthocl.errors import SettingsError
+from orthocl.lab.experiment.specs import anchored
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -29,6 +30,7 @@ def read_file(path: Path, including: tuple[Path, ...] = ()) -> Table:
         raise SettingsError(f"cannot read experiment {path}: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise SettingsError(f"{path} is not TOML: {error}") from error
+    own = anchored(own, path.parent)
     included = own.pop("include", [])
     whole: Table = {}
     for name in [included] if isinstance(included, str) else included:

@@ -6,33 +6,37 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
-from functools import cache
-from inspect import Parameter, signature
-from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+from pathlib import PurePath
+from typing import Any
 
-from orthocl.errors import SettingsError, unknown_name
+from orthocl.checking import check_names, check_value, make_checked
+from orthocl.errors import SettingsError
 from orthocl.methods import METHODS, make_method
-from orthocl.nets import NETS
-from orthocl.streams import STREAMS
+from orthocl.nets.registry import NETS, check_net_settings, net_defaults
+from orthocl.registry import Part, recorded_name
+from orthocl.streams import DATASETS, STREAMS, Stream
 from orthocl.training import TrainSettings
+from orthocl.training.losses import LOSSES
 
 CODE_VERSION = 3
 """Part of every run's identity: raise it when a change of the code changes results for the same settings."""
 
-Made = TypeVar("Made")
+PATHS = ("folder", "arrays")
+"""Streams of files, and the option of the same name that says where they are."""
 
 
 @dataclass(frozen=True)
 class StreamSettings:
-    """A stream by name. `tasks` and the entries of `options` left out are the stream's own defaults.
+    """A stream by its spec. `tasks` and the entries of `options` left out are the stream's own defaults.
 
     Args:
-        name: registry name, such as "rotated-mnist".
+        name: such as "rotated-mnist", "folder" or "my_data.py:make".
         tasks: number of tasks.
         seed: seed of the data, apart from the seed of the run.
         train_size: training samples per task; all by default.
         test_size: test samples per task; all by default.
         options: further settings of this stream, such as {"step": 10.0}.
+        source: hash of the source of a stream that is not built in.
     """
 
     name: str
@@ -41,17 +45,37 @@ class StreamSettings:
     train_size: int | None = None
     test_size: int | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
+    source: str = ""
 
     def __hash__(self) -> int:
         return hash(canonical(asdict(self)))
 
+    @classmethod
+    def of(cls, stream: Stream) -> StreamSettings:
+        """The settings of a stream that was made elsewhere: what it is made of is in the record's `stream`."""
+        return cls(stream.name, len(stream))
+
+    def resolved(self) -> StreamSettings:
+        """The same stream with every default spelled out; names and values are checked on the way."""
+        part = STREAMS.find(self.name)
+        common = {key: getattr(self, key) for key in ("tasks", "train_size", "test_size")}
+        part.value.check(self.name, self.options, common)
+        return replace(
+            self,
+            name=part.spec or self.name,
+            tasks=part.value.tasks if self.tasks is None else self.tasks,
+            options={**part.value.options, **self.options},
+            source=_unchanged(part, self.source),
+        )
+
 
 @dataclass(frozen=True)
 class NetSettings:
-    """A network by name, with its settings such as {"hidden": [100, 100]}."""
+    """A network by its spec, with its settings such as {"hidden": [100, 100]}."""
 
     name: str = "mlp"
     settings: Mapping[str, Any] = field(default_factory=dict)
+    source: str = ""
 
     def __hash__(self) -> int:
         return hash(canonical(asdict(self)))
@@ -59,10 +83,11 @@ class NetSettings:
 
 @dataclass(frozen=True)
 class MethodSettings:
-    """A method by its registry name, with its hyperparameters."""
+    """A method by its spec, with its hyperparameters."""
 
     name: str
     settings: Mapping[str, Any] = field(default_factory=dict)
+    source: str = ""
 
     def __hash__(self) -> int:
         return hash(canonical(asdict(self)))
@@ -95,95 +120,141 @@ class RunSettings:
         return f"{self.stream_label or self.stream.name} / {self.method_label or self.method.name} / seed {self.seed}"
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON values, without the labels."""
+        """As JSON values, without the labels; what is empty, or was added later and is at its default, is left out."""
         values = asdict(self)
         del values["stream_label"], values["method_label"]
+        for part in ("stream", "method", "net"):
+            if not values[part]["source"]:
+                del values[part]["source"]
+        for item in fields(TrainSettings):
+            if item.metadata.get("later") and values["train"][item.name] == item.default:
+                del values["train"][item.name]
         loaded: dict[str, Any] = json.loads(canonical(values))
         return loaded
+
+    def recorded(self) -> dict[str, Any]:
+        """What records hold and identities are made of: resolved settings without folders of this machine."""
+        values = self.to_dict()
+        for part in ("stream", "method", "net"):
+            values[part]["name"] = recorded_name(values[part]["name"])
+        if "loss" in values["train"]:
+            values["train"]["loss"] = recorded_name(values["train"]["loss"])
+        options = values["stream"]["options"]
+        for key in PATHS:
+            if values["stream"]["name"] == key and options.get(key):
+                options[key] = PurePath(options[key]).name
+        return values
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> RunSettings:
         """From what `to_dict` gave; unknown keys and values of the wrong type are errors."""
         known = ("stream", "method", "net", "train", "seed", "stream_label", "method_label")
-        for key in values:
-            if key not in known:
-                raise unknown_name("run setting", key, known)
+        check_names("run setting", values, known)
         missing = [key for key in ("stream", "method") if key not in values]
         if missing:
             raise SettingsError(f"a run needs a {missing[0]}: give its name")
         return cls(
-            checked(StreamSettings, values["stream"], "stream setting"),
-            checked(MethodSettings, values["method"], "method setting"),
-            checked(NetSettings, values.get("net", {}), "net setting"),
-            checked(TrainSettings, values.get("train", {}), "train setting"),
-            _integer("seed", values.get("seed", 0)),
+            make_checked(StreamSettings, values["stream"], "stream setting"),
+            make_checked(MethodSettings, values["method"], "method setting"),
+            make_checked(NetSettings, values.get("net", {}), "net setting"),
+            make_checked(TrainSettings, values.get("train", {}), "train setting"),
+            _seed(values.get("seed", 0)),
             str(values.get("stream_label", "")),
             str(values.get("method_label", "")),
         )
 
-    def resolved(self) -> RunSettings:
-        """The same run with every default spelled out; names and values are checked on the way."""
-        if self.stream.name not in STREAMS:
-            raise unknown_name("stream", self.stream.name, STREAMS)
-        maker = STREAMS[self.stream.name]
-        for key in self.stream.options:
-            if key not in maker.options:
-                raise unknown_name(f"setting of stream {self.stream.name!r}", key, maker.options)
-        stream = replace(
-            self.stream,
-            tasks=maker.tasks if self.stream.tasks is None else self.stream.tasks,
-            options={**maker.options, **self.stream.options},
-        )
-        method = MethodSettings(
-            self.method.name, make_method(self.method.name, dict(self.method.settings)).settings()
-        )
-        net = NetSettings(self.net.name, {**net_defaults(self.net.name), **self.net.settings})
-        for key in self.net.settings:
-            if key not in net_defaults(self.net.name):
-                raise unknown_name(f"setting of net {self.net.name!r}", key, net_defaults(self.net.name))
-        return RunSettings.from_dict(
-            replace(self, stream=stream, method=method, net=net).to_dict()
-            | {"stream_label": self.stream_label, "method_label": self.method_label}
-        )
+    def resolved(self, given: Stream | None = None) -> RunSettings:
+        """The same run with every default spelled out; names and values are checked on the way.
+
+        Args:
+            given: a stream that takes the place of the one named here: the settings then say what it is.
+        """
+        method, net = METHODS.find(self.method.name), NETS.find(self.net.name)
+        loss = LOSSES.find(self.train.loss)
+        check_net_settings(self.net.name, self.net.settings)
+        return replace(
+            self,
+            stream=self.stream.resolved() if given is None else StreamSettings.of(given),
+            method=MethodSettings(
+                method.spec or self.method.name,
+                _method_settings(self.method.name, self.method.settings),
+                _unchanged(method, self.method.source),
+            ),
+            net=NetSettings(
+                net.spec or self.net.name,
+                {**net_defaults(self.net.name), **self.net.settings},
+                _unchanged(net, self.net.source),
+            ),
+            train=replace(
+                self.train,
+                loss=loss.spec or self.train.loss,
+                loss_source=_unchanged(loss, self.train.loss_source),
+            ),
+        )._as_json()
+
+    def sources(self) -> dict[str, str]:
+        """File name -> text of all parts that are not built in."""
+        parts: list[Part[Any]] = [METHODS.find(self.method.name), NETS.find(self.net.name)]
+        parts.append(LOSSES.find(self.train.loss))
+        if self.stream.source:
+            parts.append(STREAMS.find(self.stream.name))
+        data = self.stream.options.get("data")
+        if isinstance(data, str) and data not in DATASETS:
+            parts.append(DATASETS.find(data))
+        return {name: text for part in parts for name, text in part.sources.items()}
+
+    def _as_json(self) -> RunSettings:
+        labels = {"stream_label": self.stream_label, "method_label": self.method_label}
+        return RunSettings.from_dict(self.to_dict() | labels)
 
     def without_seed(self) -> str:
-        """Key of the group of runs that differ only in their seed."""
-        values = {key: value for key, value in self.resolved().to_dict().items() if key != "seed"}
+        """Key of the group of runs that differ only in their seed: of resolved settings, such as a record's."""
+        values = {key: value for key, value in self.recorded().items() if key != "seed"}
         return canonical(whole_numbers(values))
+
+
+def _unchanged(part: Part[Any], expected: str) -> str:
+    """The hash of a part's source, which must be the expected one if there is one."""
+    if expected and part.source != expected:
+        raise SettingsError(
+            f"the source of {part.name} has changed since this experiment was started: start it again"
+        )
+    return part.source
 
 
 def run_id(settings: RunSettings, fingerprint: str) -> str:
     """Identity of a run: hash of its resolved settings, of the stream's data and of `CODE_VERSION`."""
-    values = settings.resolved().to_dict()
-    for item in fields(METHODS[settings.method.name]):
-        chosen = values["method"]["settings"]
-        if item.metadata.get("later") and chosen[item.name] == item.default:
-            del chosen[item.name]
-    content = {"settings": values, "stream": fingerprint, "code": CODE_VERSION}
+    return identity(settings.resolved(), fingerprint)
+
+
+def identity(resolved: RunSettings, fingerprint: str) -> str:
+    """Identity of a run whose settings are resolved already."""
+    content = {"settings": resolved.recorded(), "stream": fingerprint, "code": CODE_VERSION}
     return hashlib.sha256(canonical(whole_numbers(content)).encode()).hexdigest()[:16]
 
 
-def net_defaults(name: str) -> dict[str, Any]:
-    """The settings of a network with their defaults."""
-    if name not in NETS:
-        raise unknown_name("net", name, NETS)
-    return {
-        key: parameter.default
-        for key, parameter in signature(NETS[name]).parameters.items()
-        if key not in ("input_shape", "outputs") and parameter.default is not Parameter.empty
-    }
-
-
-def method_fields(name: str) -> list[str]:
+def method_fields(spec: str) -> list[str]:
     """Names of the hyperparameters of a method."""
-    if name not in METHODS:
-        raise unknown_name("method", name, METHODS)
-    return [item.name for item in fields(METHODS[name]) if item.init]
+    return [item.name for item in fields(METHODS[spec]) if item.init]
+
+
+def _method_settings(spec: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """All hyperparameters, but for those that were added later and are at their defaults."""
+    values = make_method(spec, dict(settings)).settings()
+    for item in fields(METHODS[spec]):
+        if item.metadata.get("later") and values[item.name] == item.default:
+            del values[item.name]
+    return values
 
 
 def canonical(value: Any) -> str:
     """JSON text that is equal for equal values: sorted keys, no spaces, no NaN."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    try:
+        return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise SettingsError(
+            f"settings must be numbers, texts, lists and tables, all finite: {error}"
+        ) from error
 
 
 def whole_numbers(value: Any) -> Any:
@@ -195,54 +266,6 @@ def whole_numbers(value: Any) -> Any:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-def checked(kind: type[Made], values: Mapping[str, Any], what: str) -> Made:
-    """A dataclass from a mapping, with names and types checked.
-
-    >>> checked(TrainSettings, {"epochs": "3"}, "train setting")
-    Traceback (most recent call last):
-    orthocl.errors.SettingsError: train setting epochs must be int, got '3'
-    """
-    if not isinstance(values, Mapping):
-        raise SettingsError(f"expected a table of {what}s, got {values!r}")
-    hints = _hints(kind)  # type: ignore[arg-type]  # every class is hashable
-    for key, value in values.items():
-        if key not in hints:
-            raise unknown_name(what, key, hints)
-        _check_type(f"{what} {key}", value, hints[key])
-    try:
-        return kind(**values)
-    except TypeError as error:
-        raise SettingsError(f"incomplete {what}s: {error}") from error
-
-
-@cache
-def _hints(kind: type) -> dict[str, Any]:
-    """Hints are text until they are looked at, which takes a while when it is done for every run of a large grid."""
-    return get_type_hints(kind)
-
-
-def _check_type(what: str, value: Any, hint: Any) -> None:
-    options = get_args(hint) if get_origin(hint) not in (Literal, None, Mapping) else (hint,)
-    literals = [choice for option in options if get_origin(option) is Literal for choice in get_args(option)]
-    kinds: list[type] = [option for option in options if isinstance(option, type)]
-    if any(get_origin(option) not in (Literal, None) for option in options) and isinstance(value, Mapping):
-        return
-    if isinstance(value, bool):
-        accepted = bool in kinds
-    else:
-        accepted = (
-            value in literals
-            or isinstance(value, tuple(kinds))
-            or (float in kinds and isinstance(value, int))
-        )
-    if not accepted:
-        names = [repr(choice) for choice in literals] + [
-            kind.__name__.replace("NoneType", "None") for kind in kinds
-        ]
-        raise SettingsError(f"{what} must be {' or '.join(names) or 'a table'}, got {value!r}")
-
-
-def _integer(what: str, value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise SettingsError(f"{what} must be int, got {value!r}")
-    return value
+def _seed(value: Any) -> int:
+    check_value("seed", value, int)
+    return int(value)

@@ -227,7 +227,7 @@ def groups(pairs: Iterable[tuple[RunSettings, Record]]) -> list[tuple[str, str, 
         if record.status == "finished":
             stream = settings.stream_label or settings.stream.name
             method = settings.method_label or settings.method.name
-            by_label.setdefault((stream, method, settings.without_seed()), []).append(record)
+            by_label.setdefault((stream, method, record.settings.without_seed()), []).append(record)
     return [(stream, method, records) for (stream, method, _), records in by_label.items()]
 
 

@@ -19,9 +19,10 @@ from rich.console import Group
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from orthocl.errors import unknown_name
+from orthocl.errors import SettingsError, unknown_name
 from orthocl.formatting import size_text, time_text
 from orthocl.lab.experiment.settings import RunSettings
+from orthocl.lab.experiment.specs import label_of
 from orthocl.lab.store.record import Record
 from orthocl.metrics import METRICS
 
@@ -46,6 +47,8 @@ LOWER_IS_BETTER = (
     "forgetting-first-minus-last",
 )
 NOT_PERCENT = ("seconds", "memory")
+OF_RECORDS = ("seconds", "memory", "memorised")
+"""What a record knows besides the metrics of its accuracy matrix."""
 
 
 @dataclass(frozen=True)
@@ -223,20 +226,31 @@ def make_table(
     """
     metrics = tuple(metrics) or DEFAULT_METRICS
     for name in metrics:
-        if name not in (known := [*METRICS, "seconds", "memory", "memorised"]):
-            raise unknown_name("metric", name, known)
+        check_metric(name)
     groups: dict[tuple[str, str, str], list[Record]] = {}
     for settings, record in pairs:
         stream = settings.stream_label or settings.stream.name
         method = settings.method_label or settings.method.name
-        groups.setdefault((stream, method, settings.without_seed()), []).append(record)
+        groups.setdefault((stream, method, record.settings.without_seed()), []).append(record)
     rows = [_row(stream, method, records, metrics) for (stream, method, _), records in groups.items()]
     return Table(metrics, tuple(_mark_best(rows)))
 
 
+def check_metric(name: object) -> None:
+    """Refuse a metric that nobody knows: before hours of computing, not after them."""
+    if not isinstance(name, str):
+        raise SettingsError(f"a metric is given by its name, got {name!r}")
+    if name in OF_RECORDS or name in METRICS:
+        return
+    if ":" in name or name.endswith(".py"):
+        METRICS.find(name)
+        return
+    raise unknown_name("metric", name, [*METRICS, *OF_RECORDS], "or one of your own as file.py:function")
+
+
 def title(metric: str) -> str:
     """Column title of a metric."""
-    return TITLES.get(metric, metric if metric in NOT_PERCENT else f"{metric} %")
+    return TITLES.get(metric, metric if metric in NOT_PERCENT else f"{label_of(metric)} %")
 
 
 def _row(stream: str, method: str, records: Sequence[Record], metrics: Sequence[str]) -> Row:

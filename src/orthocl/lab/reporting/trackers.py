@@ -23,13 +23,14 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
 
-from orthocl.errors import SettingsError, unknown_name
+from orthocl.errors import SettingsError
 from orthocl.lab.experiment.grid import flat
 from orthocl.lab.experiment.settings import RunSettings
 from orthocl.lab.run.execute import RunObserver, total_steps
 from orthocl.lab.store.record import Record
 from orthocl.methods.learner import Learner
 from orthocl.metrics import METRICS
+from orthocl.registry import Registry
 from orthocl.streams.base import Stream
 from orthocl.training import Progress
 
@@ -215,15 +216,26 @@ class MlflowSink:
         self._client.set_terminated(self._id, status="FINISHED" if finished else "KILLED")
 
 
-TRACKERS: dict[str, Callable[[RunSettings, str, Path], Sink]] = {
-    "tensorboard": TensorBoardSink,
-    "wandb": WandbSink,
-    "mlflow": MlflowSink,
-}
+MakeSink = Callable[[RunSettings, str, Path], Sink]
+
+
+def _sink(value: Any, spec: str) -> MakeSink:
+    if not callable(value):
+        raise SettingsError(
+            f"{spec} is not a class or function of (settings, run id, folder) that makes a Sink"
+        )
+    make: MakeSink = value
+    return make
+
+
+PACKAGES: dict[str, MakeSink] = {"tensorboard": TensorBoardSink, "wandb": WandbSink, "mlflow": MlflowSink}
+"""Trackers that come with orthocl, named after the package that each needs."""
+
+TRACKERS: Registry[MakeSink] = Registry("tracker", dict(PACKAGES), _sink)
 
 
 def make_trackers(names: Iterable[str], directory: str | Path) -> list[Tracker]:
-    """Observers for `orthocl.lab.run.execute.execute`: "tensorboard", "wandb", "mlflow".
+    """Observers for `orthocl.lab.execute`: "tensorboard", "wandb", "mlflow", or a sink of your own as "file.py:Sink".
 
     Args:
         names: which.
@@ -241,9 +253,8 @@ def make_trackers(names: Iterable[str], directory: str | Path) -> list[Tracker]:
 def check_trackers(names: Iterable[str]) -> None:
     """Refuse names that nobody knows and libraries that are not there, before any run begins."""
     for name in names:
-        if name not in TRACKERS:
-            raise unknown_name("tracker", name, TRACKERS)
-        if find_spec(name) is None:
+        TRACKERS.find(name)
+        if name in PACKAGES and find_spec(name) is None:
             raise _missing(name)
 
 

@@ -16,7 +16,8 @@ import torch
 from torch import nn
 
 from orthocl.errors import OrthoclError, UnsupportedError
-from orthocl.lab.experiment.settings import RunSettings, StreamSettings, canonical, run_id
+from orthocl.lab.experiment.settings import RunSettings, StreamSettings, canonical, identity, run_id
+from orthocl.lab.experiment.specs import label_of
 from orthocl.lab.run.checkpointer import InterruptedRun, Keeper
 from orthocl.lab.store.record import Record, Result, circumstances
 from orthocl.lab.store.run_lock import Claim, ClaimedError
@@ -27,6 +28,7 @@ from orthocl.storage import write_state
 from orthocl.streams import Stream, make
 from orthocl.training import Observer, Progress, TrainSettings, attach
 from orthocl.training.checkpoint import load_checkpoint
+from orthocl.training.losses import LOSSES
 from orthocl.training.seeds import derive_seed
 from orthocl.training.together import Member, train_member
 
@@ -87,16 +89,16 @@ def execute(
         options: how to run it.
         observers: watchers, such as trackers or a progress bar.
         stop: asked now and then; when true, a checkpoint is written and `InterruptedRun` raised.
-        stream: the stream, if it is not to be made from `settings.stream`.
+        stream: a stream of your own, instead of the one that `settings.stream` names; the record says what it is.
 
     Raises:
         ClaimedError: another process is making this run.
         InterruptedRun: `stop` said so.
         OrthoclError: the run failed; the reason is in the store too.
     """
-    settings = settings.resolved()
+    settings = settings.resolved(stream)
     stream = make_stream(settings.stream, options.data_root) if stream is None else stream
-    run = run_id(settings, stream.fingerprint)
+    run = identity(settings, stream.fingerprint)
     found = store.record(run)
     if found is not None:
         return found
@@ -125,7 +127,12 @@ def _make(attempt: Attempt) -> Record:
             progress = train_member(attempt.member, settings.train)
         except UnsupportedError as error:
             record = Record(
-                run, settings, describe_stream(stream), "unsupported", str(error), provenance=circumstances()
+                run,
+                settings,
+                describe_stream(stream),
+                "unsupported",
+                str(error),
+                provenance={**circumstances(), "labels": _labels(settings)},
             )
             store.write_record(record)
             return record
@@ -234,7 +241,14 @@ def build_learner(settings: RunSettings, stream: Stream) -> Learner:
     torch.manual_seed(derive_seed("training", settings.seed))  # dropout draws from the global generator
     method = make_method(settings.method.name, dict(settings.method.settings))
     optimizer = make_optimizer(settings.train, model)
-    return attach(method, model, optimizer, seed=settings.seed, batch_norm=settings.train.batch_norm)
+    return attach(
+        method,
+        model,
+        optimizer,
+        loss=LOSSES[settings.train.loss],
+        seed=settings.seed,
+        batch_norm=settings.train.batch_norm,
+    )
 
 
 def make_optimizer(settings: TrainSettings, model: nn.Module) -> torch.optim.Optimizer:
@@ -278,12 +292,20 @@ def _record(
     result = Result.from_progress(progress, parameters, [len(task.train) for task in stream])
     provenance = {
         **circumstances(),
+        "labels": _labels(settings),
         "seconds": {key: round(value, 3) for key, value in progress.seconds.items() if key != "resumes"},
         "resumes": int(progress.seconds.get("resumes", 0)),
         "together": together,
         "finished": _now(),
     }
     return Record(run, settings, describe_stream(stream), result=result, provenance=provenance)
+
+
+def _labels(settings: RunSettings) -> dict[str, str]:
+    return {
+        "stream": settings.stream_label or label_of(settings.stream.name),
+        "method": settings.method_label or label_of(settings.method.name),
+    }
 
 
 def _failure(error: Exception) -> dict[str, Any]:

@@ -39,7 +39,9 @@ def group(todo: Mapping[str, RunSettings], processes: int) -> list[tuple[str, ..
     """
     families: dict[str, list[str]] = {}
     for run, settings in todo.items():
-        families.setdefault(settings.without_seed() if _is_plain(settings) else run, []).append(run)
+        families.setdefault(settings.resolved().without_seed() if _is_plain(settings) else run, []).append(
+            run
+        )
     groups = []
     for family in families.values():
         pieces = max(-(-processes * len(family) // len(todo)), -(-len(family) // LARGEST_GROUP))

@@ -249,7 +249,7 @@ def find_groups(experiment: Experiment, settings: SearchSettings) -> list[Group]
     for run in experiment.runs:
         method = re.sub(r"( \S+=\S+)+$", "", run.method_label or run.method.name)
         pair = gathered.setdefault((run.stream_label or run.stream.name, method), {})
-        pair.setdefault(run.without_seed(), []).append(run)
+        pair.setdefault(run.resolved().without_seed(), []).append(run)
     groups = []
     for (stream, method), points in gathered.items():
         candidates = list(points.values())

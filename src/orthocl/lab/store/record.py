@@ -77,7 +77,7 @@ class Record:
         status: "finished", or "unsupported": the method cannot work in this setting, with the reason.
         reason: why it is unsupported.
         result: what was measured.
-        provenance: versions, machine, timings: what may differ between two makings of the same result.
+        provenance: versions, machine, timings, labels: what may differ between two runs with the same result.
         code: `CODE_VERSION` of the code that made it.
     """
 
@@ -115,7 +115,7 @@ class Record:
         return {
             "id": self.id,
             "code": self.code,
-            "settings": self.settings.to_dict(),
+            "settings": self.settings.recorded(),
             "stream": dict(self.stream),
             "status": self.status,
             "reason": self.reason,
@@ -156,7 +156,7 @@ class Record:
                 )
             return cls(
                 values["id"],
-                RunSettings.from_dict(values["settings"]),
+                RunSettings.from_dict(values["settings"] | _labels(values["provenance"])),
                 values["stream"],
                 values["status"],
                 values["reason"],
@@ -168,6 +168,12 @@ class Record:
             raise StoreError(
                 f"{where} is not a record of orthocl ({error!r}): restore or remove it"
             ) from error
+
+
+def _labels(provenance: Mapping[str, Any]) -> dict[str, str]:
+    """What the run was called when it was made: tables, lists and figures go on calling it so."""
+    labels = provenance.get("labels", {})
+    return {f"{part}_label": str(labels.get(part, "")) for part in ("stream", "method")}
 
 
 def circumstances() -> dict[str, Any]:

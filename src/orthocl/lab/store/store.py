@@ -3,6 +3,7 @@
     store/
       index.jsonl                  a summary of every record; rebuilt from the directories whenever it is out of date
       runs/<id>/settings.json      what was asked for, and how the run was first started
+      runs/<id>/sources/           the files of parts that are not built in
       runs/<id>/progress.jsonl     what has been measured so far, one line per task or point of a curve
       runs/<id>/checkpoint.safetensors   where to go on; removed when the run is finished
       runs/<id>/claim-<n>.json     who is working on it
@@ -131,14 +132,21 @@ class Store:
         with suppress(OSError, ValueError, KeyError):
             noted: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))["start"]
             return noted
-        self._write(path, {"id": run, "settings": settings.to_dict(), "start": start})
+        for name, text in settings.sources().items():
+            target = folder / "sources" / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(target, text.encode())
+        labels = {"stream": settings.stream_label, "method": settings.method_label}
+        self._write(path, {"id": run, "settings": settings.recorded(), "labels": labels, "start": start})
         return start
 
     def settings(self, run: str) -> RunSettings:
         """The settings of a run that has at least been started."""
         path = self.folder(run) / "settings.json"
         try:
-            return RunSettings.from_dict(json.loads(path.read_text(encoding="utf-8"))["settings"])
+            values = json.loads(path.read_text(encoding="utf-8"))
+            labels = {f"{part}_label": str(text) for part, text in values.get("labels", {}).items()}
+            return RunSettings.from_dict(values["settings"] | labels)
         except (OSError, ValueError, KeyError) as error:
             raise StoreError(f"{path} cannot be read ({error}): remove the run and make it again") from error
 
@@ -226,8 +234,8 @@ class Store:
         finished = record.status == "finished"
         return Summary(
             run,
-            settings.stream.name,
-            settings.method.name,
+            settings.stream_label or settings.stream.name,
+            settings.method_label or settings.method.name,
             settings.seed,
             record.status,
             record.metric("aac") if finished else None,

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
-from orthocl.errors import DataError, unknown_name
+from orthocl.errors import DataError, SettingsError, unknown_name
+from orthocl.registry import Registry
 from orthocl.streams.datasets.catalogue import ENTRIES, IMAGES
 from orthocl.streams.datasets.features import FeatureData, find_features, read_features
 from orthocl.streams.datasets.fetch import fetch
@@ -12,8 +16,10 @@ from orthocl.streams.datasets.locate import data_roots, find_verified
 from orthocl.streams.datasets.mini import mnist_mini
 from orthocl.streams.datasets.status import Status, status
 from orthocl.streams.images import ImageData
+from orthocl.streams.views import LabelledData
 
 __all__ = [
+    "DATASETS",
     "ENTRIES",
     "FeatureData",
     "Status",
@@ -55,3 +61,43 @@ def load_cub200(data_root: str | Path | None = None, layer: str | None = None) -
         layer: "fc6" or "pool5"; by default what there is, fc6 first.
     """
     return read_features(find_features(data_root, layer))
+
+
+Loader = Callable[..., LabelledData]
+
+
+def _dataset(value: Any, spec: str) -> Loader:
+    if isinstance(value, ImageData | FeatureData):
+        return lambda data_root=None: value
+    if not callable(value):
+        raise SettingsError(
+            f"{spec} is not a function that returns a data set, such as an orthocl.streams.ImageData"
+        )
+
+    def loaded(data_root: str | Path | None = None) -> LabelledData:
+        data = value()
+        missing = [
+            name
+            for name in ("name", "classes", "shape", "settings", "fingerprint", "split")
+            if not hasattr(data, name)
+        ]
+        if missing:
+            raise SettingsError(
+                f"data set {spec} is a {type(data).__name__} without {missing[0]!r}: return an "
+                "orthocl.streams.ImageData"
+            )
+        found: LabelledData = data
+        return found
+
+    return loaded
+
+
+DATASETS: Registry[Loader] = Registry(
+    "dataset",
+    {
+        **{name: partial(load, name) for name in ("mnist-mini", *(entry.name for entry in IMAGES))},
+        "cub200": load_cub200,
+    },
+    _dataset,
+)
+"""Data set name, module or file -> function of the data root that reads it."""

@@ -1,0 +1,5 @@
+"""`python -m orthocl`: the command line."""
+
+from orthocl.cli.app import main
+
+main()

@@ -1,0 +1,113 @@
+"""Python files of users: loading them, and the text of what they are made of."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import importlib.util
+import sys
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+
+from orthocl.errors import SettingsError
+
+MOST_FILES = 200
+"""A part is hashed with the modules beside it that it imports: as many of them as this."""
+
+
+def load_file(path: Path) -> ModuleType:
+    """The module in a Python file, loaded once for each version of the file.
+
+    Modules in the same folder can be imported by it, as if it were run as a script.
+    """
+    path = path.expanduser().resolve()
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise SettingsError(f"cannot read {path}: {error.strerror}") from error
+    name = f"orthocl_part_{path.stem}_{hashlib.sha256(str(path).encode() + content).hexdigest()[:12]}"
+    if name in sys.modules:
+        return sys.modules[name]
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise SettingsError(f"{path} is not a Python file")
+    module = importlib.util.module_from_spec(spec)
+    module.__orthocl_part__ = True  # type: ignore[attr-defined]
+    _make_importable(path)
+    sys.modules[name] = module  # dataclasses look their module up by name
+    try:
+        spec.loader.exec_module(module)
+    except BaseException as error:
+        del sys.modules[name]
+        if not isinstance(error, Exception):
+            raise
+        raise SettingsError(f"{path.name} cannot be imported: {type(error).__name__}: {error}") from error
+    return module
+
+
+def _make_importable(path: Path) -> None:
+    """Let a file import its neighbours, unless other modules of the same names are loaded already."""
+    if str(path.parent) not in sys.path:
+        sys.path.append(str(path.parent))
+    for neighbour in _imported_files(path, path.parent):
+        loaded = sys.modules.get(neighbour.stem)
+        file = getattr(loaded, "__file__", None)
+        if loaded is not None and (file is None or Path(file).resolve() != neighbour):
+            raise SettingsError(
+                f"{path.name} imports {neighbour.name} beside it, but another module {neighbour.stem!r} is loaded "
+                "already: give it a name of its own"
+            )
+
+
+@cache
+def module_sources(module: ModuleType) -> dict[str, str]:
+    """The text of a module's file and of the files of its own package or folder that it imports, by file name.
+
+    As they are when first asked for: Python does not import a file again that has changed, either.
+    """
+    file = getattr(module, "__file__", None)
+    if not file or not file.endswith(".py"):
+        return {}
+    path = Path(file).resolve()
+    root = path.parent
+    if not getattr(module, "__orthocl_part__", False):
+        for _ in range(module.__name__.count(".")):
+            root = root.parent
+    found: dict[str, str] = {}
+    waiting = [path]
+    while waiting and len(found) < MOST_FILES:
+        each = waiting.pop()
+        name = each.relative_to(root).as_posix() if each.is_relative_to(root) else each.name
+        if name not in found:
+            found[name] = each.read_text(encoding="utf-8", errors="replace")
+            waiting += _imported_files(each, root)
+    return found
+
+
+def _imported_files(path: Path, root: Path) -> list[Path]:
+    """Files below a folder that a file imports."""
+    try:
+        tree = ast.parse(path.read_text(encoding="utf-8", errors="replace"))
+    except SyntaxError:  # importing it will say so
+        return []
+    names: list[tuple[Path, str]] = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names += [(root, alias.name) for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            start = root
+            if node.level:
+                start = path.parent
+                for _ in range(node.level - 1):
+                    start = start.parent
+            base = node.module or ""
+            names += [(start, base)] if base else []
+            names += [(start, f"{base}.{alias.name}".strip(".")) for alias in node.names]
+    found = []
+    for start, name in names:
+        place = start.joinpath(*name.split("."))
+        for candidate in (place.with_name(place.name + ".py"), place / "__init__.py"):
+            if candidate.is_file() and candidate.resolve() != path:
+                found.append(candidate.resolve())
+    return found
