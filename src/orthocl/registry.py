@@ -235,7 +235,9 @@ def _importable(value: Any) -> str:
 
 def _sources_of(value: Any) -> dict[str, str]:
     """The source of the module of an object or, where it has no file, of the object itself."""
-    module = sys.modules.get(getattr(value, "__module__", None) or "")
+    if not isinstance(value, type) and not inspect.isroutine(value):  # data, not code
+        return {}
+    module = sys.modules.get(value.__module__ or "")
     if module is not None and getattr(module, "__file__", None):
         return module_sources(module)
     try:

@@ -41,7 +41,7 @@ class StreamMaker:
         options: further settings of `build`, with their defaults.
         types: their declared types.
         takes: which of `COMMON` the function takes.
-        paths: options that are paths of files or folders.
+        named: whether the stream is called by its spec, whatever name its function gives it.
     """
 
     summary: str
@@ -50,7 +50,7 @@ class StreamMaker:
     options: Mapping[str, object] = field(default_factory=dict)
     types: Mapping[str, Any] = field(default_factory=dict)
     takes: Collection[str] = COMMON
-    paths: Collection[str] = ()
+    named: bool = False
 
     def check(self, spec: str, options: Mapping[str, Any], common: Mapping[str, Any]) -> None:
         """Refuse options that the stream does not have, values of the wrong type, and what it does not take."""
@@ -66,7 +66,8 @@ class StreamMaker:
 def _on(data: str, summary: str, build: Callable[..., Stream], tasks: int, **options: object) -> StreamMaker:
     """A stream of a data set, with other defaults of some options."""
     known = {**defaults(build, besides=COMMON), **options}
-    return StreamMaker(summary, partial(_build_on, build, data), tasks, known, argument_types(build))
+    make = partial(_build_on, build, data)
+    return StreamMaker(summary, make, tasks, known, argument_types(build), named=True)
 
 
 def _build_on(build: Callable[..., Stream], data: str, *, data_root: Any, **settings: Any) -> Stream:
@@ -86,7 +87,7 @@ def _on_any(summary: str, build: Callable[..., Stream], tasks: int | None) -> St
     return StreamMaker(summary, on, tasks, options, types)
 
 
-def _of_function(function: Callable[..., Any], summary: str, paths: Collection[str] = ()) -> StreamMaker:
+def _of_function(function: Callable[..., Any], summary: str) -> StreamMaker:
     """A stream that a function makes."""
     arguments = argument_types(function, besides=("progress",))
     common = [name for name in COMMON if name in arguments]
@@ -97,7 +98,7 @@ def _of_function(function: Callable[..., Any], summary: str, paths: Collection[s
     }
     default = defaults(function).get("tasks")
     tasks = default if isinstance(default, int) else None
-    return StreamMaker(summary, function, tasks, options, arguments, common, paths)
+    return StreamMaker(summary, function, tasks, options, arguments, common)
 
 
 def _stream(value: Any, spec: str) -> StreamMaker:
@@ -134,10 +135,8 @@ STREAMS: Registry[StreamMaker] = Registry(
         "permuted": _on_any("any image data set, permuted", permuted, 15),
         "rotated": _on_any("any image data set, turned", rotated, 15),
         "split": _on_any("any data set, some classes per task", split, None),
-        "folder": _of_function(from_image_folder, "your images: FOLDER/class/image.jpg", ("folder",)),
-        "arrays": _of_function(
-            from_npz, "your arrays in an .npz file: x_train_1, y_train_1, ...", ("arrays",)
-        ),
+        "folder": _of_function(from_image_folder, "your images: FOLDER/class/image.jpg"),
+        "arrays": _of_function(from_npz, "your arrays in an .npz file: x_train_1, y_train_1, ..."),
     },
     _stream,
 )
@@ -188,7 +187,7 @@ def make(
         if spec in STREAMS:
             raise
         raise SettingsError(f"stream {spec} failed: {type(error).__name__}: {error}") from error
-    return _as_stream(stream, spec)
+    return replace(stream, name=spec) if maker.named else _as_stream(stream, spec)
 
 
 def _check_complete(maker: StreamMaker, spec: str, arguments: Mapping[str, Any]) -> None:
@@ -199,7 +198,7 @@ def _check_complete(maker: StreamMaker, spec: str, arguments: Mapping[str, Any])
 
 def _as_stream(made: Any, spec: str) -> Stream:
     if isinstance(made, Stream):
-        return replace(made, name=spec) if spec in STREAMS and spec not in ("folder", "arrays") else made
+        return made
     if isinstance(made, list | tuple):
         return from_arrays(made, name=spec.rpartition(":")[2])
     raise SettingsError(

@@ -1,0 +1,98 @@
+"""`orthocl.compare`: from Python, with parts of one's own, through the laboratory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import pytest
+from torch import nn
+
+import orthocl
+from orthocl import streams
+from orthocl.errors import SettingsError
+from orthocl.lab import MethodSettings, RunSettings, Store, StreamSettings, execute
+
+
+@dataclass
+class Plain(orthocl.Method):
+    name: ClassVar[str] = "plain"
+
+
+def arrays(tasks: int = 2):
+    random = np.random.RandomState(0)
+    y, z = np.arange(30) % 3, np.arange(15) % 3
+    return [(random.rand(30, 6) + y[:, None], y, random.rand(15, 6) + z[:, None], z) for _ in range(tasks)]
+
+
+def silent(event) -> None:
+    pass
+
+
+def test_a_stream_in_memory_with_objects_of_all_kinds(tmp_path):
+    def build(input_shape, outputs):
+        return nn.Sequential(nn.Linear(input_shape[0], 5), nn.ReLU(), nn.Linear(5, outputs))
+
+    found = orthocl.compare(
+        streams.from_arrays(arrays(), name="points"),
+        {"memory": orthocl.OGD(memory_per_task=3), "plain": Plain, "ewc": "ewc"},
+        net=build,
+        seeds=2,
+        train={"epochs": 2, "learning_rate": 0.05},
+        store=tmp_path,
+        on_event=silent,
+    )
+    assert len(found.records) == 6
+    record = found.records[0]
+    assert record.settings.stream_label == "points"
+    assert record.settings.stream.tasks == 2
+    assert record.stream["name"] == "points"
+    assert record.settings.method.settings["memory_per_task"] == 3
+    assert record.settings.net.name == "build"
+    assert len(record.settings.net.source) == 16
+    assert "points" in found.table("latex")
+    assert found.table("csv").startswith("stream,method")
+    assert str(found).count("points") >= 3
+    assert found.figure(tmp_path / "accuracy.svg").read_text().startswith("<?xml")
+    assert "memory" in found.report(tmp_path / "page.html").read_text()
+    again = orthocl.compare(
+        streams.from_arrays(arrays(), name="points"),
+        {"memory": orthocl.OGD(memory_per_task=3)},
+        net=build,
+        seeds=[2],
+        train={"epochs": 2, "learning_rate": 0.05},
+        store=tmp_path,
+        on_event=silent,
+    )
+    assert again.records[0].id == found.records[1].id
+
+
+def test_parts_that_other_processes_cannot_find_need_this_one(tmp_path):
+    with pytest.raises(SettingsError, match="exists only in this process"):
+        orthocl.compare(
+            streams.from_arrays(arrays()), ["sgd"], seeds=1, store=tmp_path, jobs=2, on_event=silent
+        )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ((3, ["sgd"]), "expected a stream or its name, got a int"),
+        (("rotated-mnist-mini", []), "at least one method"),
+        (("rotated-mnist-mini", ["ogd", orthocl.OGD()]), "two methods are called 'ogd'"),
+        (("rotated-mnist-min", ["ogd"]), "did you mean 'rotated-mnist-mini'"),
+    ],
+)
+def test_what_cannot_be_compared_is_said(tmp_path, arguments, words):
+    with pytest.raises(SettingsError, match=words):
+        orthocl.compare(*arguments, store=tmp_path, jobs=0, on_event=silent)
+
+
+def test_execute_with_a_stream_of_ones_own_records_the_truth(tmp_path):
+    stream = streams.from_arrays(arrays(3), name="mine")
+    settings = RunSettings(StreamSettings("rotated-mnist-mini", tasks=15), MethodSettings("sgd"), seed=1)
+    record = execute(settings, Store(tmp_path), stream=stream)
+    assert record.settings.stream == StreamSettings("mine", tasks=3)
+    assert record.stream["name"] == "mine"
+    assert len(record.result.accuracies) == 4
