@@ -13,16 +13,16 @@ def counted(number: int, thing: str) -> str:
 
 
 def size_text(count: float) -> str:
-    """Bytes.
+    """Bytes, in powers of 1000, with three digits.
 
-    >>> size_text(2**29), size_text(24)
-    ('512.0 MiB', '24 B')
+    >>> size_text(682_000_000), size_text(24), size_text(1.5e9)
+    ('682 MB', '24 B', '1.5 GB')
     """
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if count < 1000 or unit == "GiB":
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1024
-    return ""
+    for unit in ("B", "kB", "MB", "GB"):
+        if abs(count) < 999.5:
+            return f"{count:.3g} {unit}"
+        count /= 1000
+    return f"{count:.3g} TB"
 
 
 def time_text(seconds: float) -> str:

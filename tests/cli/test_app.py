@@ -104,7 +104,7 @@ def test_lists(kind, words, capsys, monkeypatch):
 def test_bytes_are_listed_to_be_read_and_to_be_pasted(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "400")
     assert call(["list", "methods"]) == 0
-    assert "input_cache = 536870912 (512.0 MiB)" in capsys.readouterr().out
+    assert "input_cache = 536870912 (537 MB)" in capsys.readouterr().out
 
 
 def test_long_work_shows_signs_of_life_on_terminals_alone(monkeypatch):

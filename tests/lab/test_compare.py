@@ -7,6 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 import pytest
+import torch
 from torch import nn
 
 import orthocl
@@ -96,3 +97,14 @@ def test_execute_with_a_stream_of_ones_own_records_the_truth(tmp_path):
     assert record.settings.stream == StreamSettings("mine", tasks=3)
     assert record.stream["name"] == "mine"
     assert len(record.result.accuracies) == 4
+
+
+def test_seeds_that_change_nothing_are_noticed(tmp_path):
+    def build(input_shape, outputs):
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Linear(input_shape[0], outputs))
+
+    one = (np.ones((1, 6), dtype="float32"), np.zeros(1, dtype=int))  # no order to be drawn
+    stream = streams.from_arrays([(*one, *one)], outputs=2)
+    with pytest.warns(UserWarning, match="seeds 1 and 2 gave the same result to the bit"):
+        orthocl.compare(stream, ["sgd"], net=build, seeds=2, store=tmp_path, on_event=silent)

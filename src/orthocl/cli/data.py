@@ -15,6 +15,7 @@ from rich.table import Table
 
 from orthocl.cli.options import working
 from orthocl.errors import SettingsError, unknown_name
+from orthocl.formatting import size_text
 from orthocl.nets import AlexNet
 from orthocl.streams.datasets import ENTRIES, data_roots, fetch, status
 from orthocl.streams.datasets.cub200 import find_folder, read_index
@@ -45,7 +46,7 @@ def show_status(*, data_root: DataRoot = None) -> None:
     for row in rows:
         state = f"[{COLOURS[row.state]}]{row.state}[/]"
         detail = "see below" if row.state == "damaged" else row.detail
-        table.add_row(row.name, state, _size(row.size), detail, str(row.where or ""))
+        table.add_row(row.name, state, size_text(row.size) if row.size else "", detail, str(row.where or ""))
     console.print(table)
     for row in rows:
         if row.state == "damaged":
@@ -138,7 +139,3 @@ def _progress(console: Console) -> Iterator[Report]:
             bars.update(known[what], completed=done, total=total)
 
         yield report
-
-
-def _size(count: int) -> str:
-    return "" if not count else f"{count / 1e6:.1f} MB" if count < 1e9 else f"{count / 1e9:.2f} GB"

@@ -32,6 +32,7 @@ from orthocl.lab.executors.local import threads_per_run
 from orthocl.lab.executors.start import start_seconds
 from orthocl.lab.experiment.experiment import Experiment, load_experiment, make_experiment
 from orthocl.lab.laboratory import Forecast, Results, forecast, run_experiment
+from orthocl.lab.reporting.identical import identical_seeds
 from orthocl.lab.reporting.report import write_report
 from orthocl.lab.reporting.table import Format, make_table
 from orthocl.lab.run.execute import RunOptions
@@ -176,6 +177,8 @@ def show_results(
                     f"[yellow]unsupported[/] {escape(row.stream)} / {escape(row.method)}: {escape(row.note)}"
                 )
                 errors.print(text, highlight=False, soft_wrap=True)
+    for warning in identical_seeds(results.pairs):
+        errors.print(f"[yellow]warning[/] {escape(warning)}", highlight=False, soft_wrap=True)
     for failure in results.failures:
         text = f"[red]failed[/] {escape(failure.settings.label)}: {escape(failure.reason)}"
         errors.print(text, highlight=False, soft_wrap=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,6 +19,7 @@ from orthocl.lab.experiment.settings import MethodSettings, NetSettings, RunSett
 from orthocl.lab.experiment.specs import data_of_path, label_of
 from orthocl.lab.laboratory import Results, run_experiment
 from orthocl.lab.reporting.figure import make_figure, save_figure
+from orthocl.lab.reporting.identical import identical_seeds
 from orthocl.lab.reporting.report import write_report
 from orthocl.lab.reporting.table import Format, make_table
 from orthocl.lab.run.execute import RunOptions
@@ -136,6 +138,8 @@ def compare(
     experiment = Experiment(f"{', '.join(labelled)} on {stream_label}", tuple(runs), metrics=tuple(metrics))
     options = RunOptions(data_root=None if data_root is None else str(data_root))
     results = run_experiment(experiment, store, jobs=jobs, options=options, on_event=on_event)
+    for warning in identical_seeds(results.pairs):
+        warnings.warn(warning, stacklevel=2)
     return Comparison(results, tuple(metrics))
 
 

@@ -78,7 +78,7 @@ class Cell:
         """For people: percent, time or size.
 
         >>> Cell("aac", (0.5, 0.7)).text(), Cell("memory", (2048.0,)).text(), Cell("seconds", (75.0,)).text()
-        ('60.00 ± 14.14', '2.0 KiB', '1 min 15 s')
+        ('60.00 ± 14.14', '2.05 kB', '1 min 15 s')
         """
         if math.isnan(self.mean):
             return "–"
