@@ -187,6 +187,32 @@ def test_the_second_interrupt_ends_everything_at_once(store, tiny):
     assert store.state(identify([run])[0]) == "unfinished"
 
 
+def test_in_this_process_too_an_interrupt_writes_a_checkpoint(store, tiny):
+    def interrupt(event):
+        if event.kind == "progress" and "progress" not in seen:
+            signal.raise_signal(signal.SIGINT)
+        seen.append(event.kind)
+
+    seen = []
+    runs = [tiny(train={"epochs": 4000}), tiny(seed=2)]
+    with pytest.raises(KeyboardInterrupt):
+        LocalExecutor(jobs=0).run_all(runs, store, options=RunOptions(), on_event=interrupt)
+    first, second = identify(runs)
+    assert store.checkpoint(first).exists()
+    assert seen[-1] == "interrupted"
+    assert store.state(second) == "new"
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_a_server_that_cannot_be_started_is_said(store, tiny, monkeypatch):
+    def refuse(*_):
+        raise EOFError("unexpected EOF")
+
+    monkeypatch.setattr("multiprocessing.process.BaseProcess.start", refuse)
+    with pytest.raises(OrthoclError, match="jobs=0 needs no process"):
+        LocalExecutor(jobs=1).run_all([tiny()], store, options=RunOptions(), on_event=ignore)
+
+
 def test_a_callback_that_raises_keyboard_interrupt_stops_the_runs_with_checkpoints(store, tiny):
     raised = []
 

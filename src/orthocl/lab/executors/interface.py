@@ -26,7 +26,7 @@ Kind = Literal[
     "note",
 ]
 
-ENDINGS: frozenset[Kind] = frozenset(
+FINAL_KINDS: frozenset[Kind] = frozenset(
     ("finished", "unsupported", "failed", "paused", "interrupted", "elsewhere")
 )
 """The kinds of events that end an attempt at a run."""

@@ -15,7 +15,7 @@ from types import FrameType, TracebackType
 from typing import Any
 
 from orthocl.lab.executors.interface import (
-    ENDINGS,
+    FINAL_KINDS,
     Event,
     Kind,
     OnEvent,
@@ -66,8 +66,7 @@ class LocalExecutor:
             session.options = replace(options, threads=threads)
             session.work(self.jobs)
         else:
-            for run, settings in todo.items():
-                attempt_all({run: settings}, store, options, tell=session.hear)
+            session.work_here()
         return gather(ids, runs, store, todo, session.failures)
 
 
@@ -112,6 +111,21 @@ class _Session:
         if self.stopping:
             raise KeyboardInterrupt
 
+    def work_here(self) -> None:
+        """Make all runs one after another in this process."""
+        with _Interrupts() as interrupts:
+            for run, settings in self.todo.items():
+                if not interrupts.seen:
+                    attempt_all(
+                        {run: settings},
+                        self.store,
+                        self.options,
+                        tell=self.hear,
+                        stop=lambda: interrupts.seen,
+                    )
+        if interrupts.seen:
+            raise KeyboardInterrupt
+
     def hear(self, *, run: str, kind: Kind, **fields: Any) -> None:
         """Pass on an event of a run, and note what it means."""
         if kind == "failed":
@@ -146,7 +160,7 @@ class _Session:
     def _receive(self, worker: WorkerProcess) -> None:
         event = worker.receive()
         if event is not None:
-            if event["kind"] in ENDINGS:
+            if event["kind"] in FINAL_KINDS:
                 worker.runs.discard(event["run"])
             self.hear(**event)
             return
@@ -191,9 +205,10 @@ class _Session:
 
 
 class _Interrupts:
-    """Ctrl-C while processes make runs: the first is only noted, the second raises KeyboardInterrupt.
+    """Ctrl-C while runs are made: the first is only noted, the second raises KeyboardInterrupt.
 
-    Raised at any moment, it could tear an event in two, or lose a process that is just being started.
+    Raised at any moment, it could tear an event in two, lose a process that is just being started, or keep a run in
+    this process from writing a checkpoint.
     """
 
     def __init__(self) -> None:

@@ -80,8 +80,12 @@ class WorkerProcess:
             # The server passes on that it ignores Ctrl-C; a new interpreter inherits it from this process.
             with _without_main_module(), nullcontext() if method == "forkserver" else _ignoring_interrupts():
                 process.start()
-        except BaseException:
+        except BaseException as error:
             mine.close()
+            if isinstance(error, EOFError | OSError):
+                raise OrthoclError(
+                    f"cannot start a process for runs ({error}): is there memory left? jobs=0 needs no process"
+                ) from error
             raise
         finally:
             theirs.close()

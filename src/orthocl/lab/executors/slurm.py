@@ -40,8 +40,10 @@ from orthocl.lab.executors.interface import (
 from orthocl.lab.executors.worker import (
     PATIENCE,
     Job,
+    Report,
     attempt,
     packed,
+    report_on,
     unpacked,
     work_where_the_caller_does,
 )
@@ -302,20 +304,34 @@ def slurm_run(values: dict[str, Any]) -> str:
     signal.signal(signal.SIGUSR2, signal.SIG_IGN)
     deadline = end_of_slice(values["minutes"])
     work_where_the_caller_does(values)
-    job = unpacked(values)
-    ((run, settings),) = job.runs.items()
-    report = attempt(
-        settings,
-        job.store,
-        job.options,
-        run=run,
-        stop=lambda: terminated.is_set() or time.time() > deadline,
-        patience=values["patience"],
-    )
+    try:
+        job = unpacked(values)
+        ((run, settings),) = job.runs.items()
+        report = attempt(
+            settings,
+            job.store,
+            job.options,
+            run=run,
+            stop=lambda: terminated.is_set() or time.time() > deadline,
+            patience=values["patience"],
+        )
+    except Exception as error:
+        report = report_on(error)
     print(f"{report.kind}: {report.text}\n{report.trace}", flush=True)
+    if report.kind == "failed":
+        _note_failure(values, report)
     if report.kind == "interrupted" and time.time() > deadline and not terminated.is_set():
         subprocess.run(["scontrol", "requeue", os.environ["SLURM_JOB_ID"]], check=False)
     return report.kind
+
+
+def _note_failure(values: dict[str, Any], report: Report) -> None:
+    """Leave word in the store, where the caller looks for it, of what failed before the run itself could."""
+    store = Store(values["store"])
+    for run in values["runs"]:
+        if store.failure(run) is None:
+            store.folder(run).mkdir(parents=True, exist_ok=True)
+            store.write_failure(run, {"reason": report.text, "expected": not report.trace})
 
 
 def end_of_slice(minutes: float) -> float:
