@@ -3,10 +3,9 @@
     python benchmarks/laboratory.py [--seconds 60] [--rounds 5] [--method ogd+]
 
 The same run of about a minute is made by three processes, each timed from its start to its end: a script with the bare
-loop (`training.train_member`), the command `orthocl run`, and a script that calls `lab.run_experiment` (which imports
-torch once more, for the process that makes the run). They take turns, and each run of the laboratory is divided by the
+loop (`training.train_member`), the command `orthocl run`, and a script that calls `lab.run_experiment`. Both import
+torch once more, for the process that makes the run. They take turns, and each run of the laboratory is divided by the
 mean of the bare ones before and after it, because a machine that does other things as well is now faster, now slower.
-The claim: at most 5 %.
 """
 
 from __future__ import annotations

@@ -107,7 +107,7 @@ def test_bytes_are_listed_to_be_read_and_to_be_pasted(capsys, monkeypatch):
     assert "input_cache = 536870912 (537 MB)" in capsys.readouterr().out
 
 
-def test_long_work_shows_signs_of_life_on_terminals_alone(monkeypatch):
+def test_long_work_says_what_it_does_on_terminals_alone(monkeypatch):
     from orthocl.cli import options
 
     for terminal in (True, False):

@@ -1,24 +1,26 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import random
 import signal
 import subprocess
 import sys
+import threading
 import time
-from dataclasses import asdict
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from orthocl.errors import OrthoclError, SettingsError
-from orthocl.lab import Experiment, RunObserver, RunOptions, Store
-from orthocl.lab.executors import Event, local, make_executor
+from orthocl.lab import RunObserver, RunOptions, Store
+from orthocl.lab.executors import Event, make_executor, process
 from orthocl.lab.executors.local import LocalExecutor, threads_per_run
-from orthocl.lab.executors.start import start, start_seconds
-from orthocl.lab.laboratory import Pace, forecast, ignore, run_experiment
-from orthocl.lab.run.execute import identify, make_stream
+from orthocl.lab.executors.process import start_seconds
+from orthocl.lab.laboratory import ignore, run_experiment
+from orthocl.lab.run.execute import identify
 from orthocl.lab.store.run_lock import this_process
 
 EXPERIMENT = """
@@ -39,8 +41,8 @@ memory_per_task = 20
 """
 
 
-FORK = "from orthocl.lab.executors import start; start.INTERPRETER = 'raise SystemExit'; start.fork_ahead(); "
-"""As the command line does; a new interpreter would fail."""
+SPAWN = "from orthocl.lab.executors import process; process.start_method = lambda: 'spawn'; "
+"""As on systems without a fork server."""
 
 
 def command(file: Path, store: Path, first: str = "") -> list[str]:
@@ -57,7 +59,7 @@ def hashes(directory: Path) -> dict[str, str]:
 
 
 def kill_at_random_moments(
-    tmp_path: Path, kills: int, longest: float, epochs: int = 60, first: str = ""
+    tmp_path: Path, kills: int, longest: float, epochs: int = 60
 ) -> tuple[int, dict[str, str], dict[str, str]]:
     """Kill -9 the whole process group again and again, then let it finish. How often it was killed, and hashes."""
     file = tmp_path / "experiment.toml"
@@ -67,7 +69,7 @@ def kill_at_random_moments(
     killed = 0
     for _ in range(kills):
         process = subprocess.Popen(
-            command(file, tmp_path / "killed", first), start_new_session=True, stderr=subprocess.DEVNULL
+            command(file, tmp_path / "killed"), start_new_session=True, stderr=subprocess.DEVNULL
         )
         try:
             process.wait(timeout=chance.uniform(0.5, longest))
@@ -75,16 +77,15 @@ def kill_at_random_moments(
             killed += 1
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-    subprocess.run(command(file, tmp_path / "killed", first), check=True, capture_output=True, timeout=300)
+    subprocess.run(command(file, tmp_path / "killed"), check=True, capture_output=True, timeout=300)
     return killed, hashes(tmp_path / "whole"), hashes(tmp_path / "killed")
 
 
-both_starts = pytest.mark.parametrize("first", ["", FORK], ids=["interpreter", "fork"])
+both_starts = pytest.mark.parametrize("first", ["", SPAWN], ids=["forkserver", "spawn"])
 
 
-@both_starts
-def test_killed_at_random_moments_the_records_are_identical(tmp_path, first):
-    killed, whole, resumed = kill_at_random_moments(tmp_path, 3, 5.0, first=first)
+def test_killed_at_random_moments_the_records_are_identical(tmp_path):
+    killed, whole, resumed = kill_at_random_moments(tmp_path, 3, 9.0)
     assert killed
     assert len(whole) == 4
     assert resumed == whole
@@ -122,12 +123,16 @@ def test_interrupt_writes_checkpoints_and_the_next_call_goes_on(tmp_path, first)
     file = tmp_path / "experiment.toml"
     file.write_text(EXPERIMENT)
     store = Store(tmp_path / "store")
-    process = subprocess.Popen(command(file, store.directory, first), stderr=subprocess.DEVNULL)
+    process = subprocess.Popen(
+        command(file, store.directory, first), stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
     deadline = time.monotonic() + 60
     while not list(store.runs.glob("*/progress.jsonl")) and time.monotonic() < deadline:
         time.sleep(0.05)
-    process.send_signal(signal.SIGINT)
-    assert process.wait(timeout=60) != 0
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does: every process of the group gets it
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode != 0
+    assert errors.count("Traceback") == 1, errors  # the caller's own
     states = {store.state(run) for run in store.ids()}
     assert "running" not in states
     assert "unfinished" in states
@@ -138,37 +143,218 @@ def test_interrupt_writes_checkpoints_and_the_next_call_goes_on(tmp_path, first)
     assert any(outcome.record.provenance["resumes"] for outcome in outcomes)
 
 
-def test_an_interrupt_while_torch_is_imported_and_a_stop_at_once_fail_nothing(store, tiny):
+def test_an_interrupt_while_the_first_process_is_started_fails_nothing(tmp_path):
+    file = tmp_path / "experiment.toml"
+    file.write_text(EXPERIMENT)
+    interrupt = (
+        "import os, signal; from orthocl.lab.executors import local; start = local.WorkerProcess.start; "
+        "local.WorkerProcess.start = lambda job: (start(job), os.killpg(0, signal.SIGINT))[0]; "
+    )
+    done = subprocess.run(
+        command(file, tmp_path / "store", interrupt),
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=120,
+        start_new_session=True,
+        check=False,
+    )
+    assert done.returncode != 0
+    assert done.stderr.count("Traceback") == 1, done.stderr
+    assert "failed" not in done.stderr
+    store = Store(tmp_path / "store")
+    assert not any(store.failure(run) for run in store.ids())
+    assert not list(store.records())
+
+
+def test_the_second_interrupt_ends_everything_at_once(store, tiny):
+    pids = []
+
+    def interrupt(event):
+        if event.kind == "progress" and not pids:
+            (claim,) = store.runs.glob("*/claim-*.json")
+            pids.append(json.loads(claim.read_text())["pid"])
+            signal.raise_signal(signal.SIGINT)
+        elif event.kind == "stopping":
+            assert "Ctrl-C again" in event.text
+            signal.raise_signal(signal.SIGINT)
+
     run = tiny(train={"epochs": 4000})
-    job = {
-        "runs": {"x": run.to_dict()},
-        "store": str(store.directory),
-        "options": asdict(RunOptions()),
-    }
-    lines = [json.dumps(line).encode() + b"\n" for line in (job, {"stop": True})]
-    nursery = start()
-    os.kill(nursery.pid, signal.SIGINT)
-    nursery.commands.write(b"".join(lines))
-    nursery.commands.flush()
-    events = []
-    while not events or events[-1]["kind"] != "exit":
-        events.append(json.loads(nursery.events.readline()))
-    nursery.close()
-    kinds = [event["kind"] for event in events if event["kind"] != "progress"]
-    assert kinds == ["ready", "started", "interrupted", "exit"]
-    assert events[-1]["code"] == 1, "not the number of a signal"
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler, "this process still hears Ctrl-C"
+    with pytest.raises(KeyboardInterrupt):
+        LocalExecutor(jobs=1).run_all([run], store, options=RunOptions(), on_event=interrupt)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    with pytest.raises(ProcessLookupError):
+        os.kill(pids[0], 0)
+    assert store.state(identify([run])[0]) == "unfinished"
 
 
-def test_when_the_process_that_makes_the_runs_dies_it_is_said(store, tiny, monkeypatch):
-    started = []
-    monkeypatch.setattr(local, "start", lambda: started.append(start()) or started[-1])
+def test_in_this_process_too_an_interrupt_writes_a_checkpoint(store, tiny):
+    def interrupt(event):
+        if event.kind == "progress" and "progress" not in seen:
+            signal.raise_signal(signal.SIGINT)
+        seen.append(event.kind)
+
+    seen = []
+    runs = [tiny(train={"epochs": 4000}), tiny(seed=2)]
+    with pytest.raises(KeyboardInterrupt):
+        LocalExecutor(jobs=0).run_all(runs, store, options=RunOptions(), on_event=interrupt)
+    first, second = identify(runs)
+    assert store.checkpoint(first).exists()
+    assert seen[-1] == "interrupted"
+    assert store.state(second) == "new"
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_a_server_that_cannot_be_started_is_said(store, tiny, monkeypatch):
+    def refuse(*_):
+        raise EOFError("unexpected EOF")
+
+    monkeypatch.setattr("multiprocessing.process.BaseProcess.start", refuse)
+    with pytest.raises(OrthoclError, match="jobs=0 needs no process"):
+        LocalExecutor(jobs=1).run_all([tiny()], store, options=RunOptions(), on_event=ignore)
+
+
+def test_a_callback_that_raises_keyboard_interrupt_stops_the_runs_with_checkpoints(store, tiny):
+    raised = []
+
+    def interrupt(event):
+        if event.kind == "progress" and not raised:
+            raised.append(event)
+            raise KeyboardInterrupt
+
+    run = tiny(train={"epochs": 4000})
+    with pytest.raises(KeyboardInterrupt):
+        LocalExecutor(jobs=1).run_all([run], store, options=RunOptions(), on_event=interrupt)
+    assert store.checkpoint(identify([run])[0]).exists()
+
+
+@pytest.mark.skipif(process.start_method() != "forkserver", reason="there is no server here")
+def test_when_the_server_of_processes_dies_the_runs_go_on_and_another_is_started(store, tiny):
+    from multiprocessing import forkserver
+
+    killed = []
 
     def kill(event: Event) -> None:
-        os.kill(started[0].pid, signal.SIGKILL)
+        if event.kind == "progress" and not killed:
+            killed.append(forkserver._forkserver._forkserver_pid)
+            os.kill(killed[0], signal.SIGKILL)
 
-    with pytest.raises(OrthoclError, match="was ended by SIGKILL: the same command goes on"):
-        LocalExecutor(jobs=1).run_all([tiny(), tiny("ewc")], store, options=RunOptions(), on_event=kill)
+    runs = [tiny(), tiny("ogd")]
+    outcomes = LocalExecutor(jobs=1).run_all(runs, store, options=RunOptions(), on_event=kill)
+    assert killed
+    assert [outcome.status for outcome in outcomes] == ["finished", "finished"]
+
+
+SCRIPT = """
+import sys
+print("imported", flush=True)
+from orthocl.lab import RunOptions, run_experiment
+{first}
+run_experiment(sys.argv[1], sys.argv[2], jobs=2, options=RunOptions(threads=1))
+"""
+
+
+@both_starts
+def test_a_script_needs_no_guard_and_is_not_imported_again(tmp_path, first):
+    small = EXPERIMENT.replace("epochs = 60", "epochs = 1").replace("[1, 2]", "[1]")
+    (tmp_path / "experiment.toml").write_text(small)
+    (tmp_path / "script.py").write_text(SCRIPT.format(first=first))
+    done = subprocess.run(
+        [sys.executable, "script.py", "experiment.toml", "store"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    assert done.stdout == "imported\n"
+    assert len(hashes(tmp_path / "store")) == 2
+
+
+TRACKER = """
+import os, signal, sys
+
+class Settings:
+    def __init__(self, **settings): pass
+
+class Run:
+    summary = {}
+    def log(self, values, step): pass
+    def finish(self, exit_code): pass
+
+def init(name, **settings):
+    with open(os.environ["WHERE"], "a") as file:
+        file.write(f"{os.getcwd()}\\n")
+    if name.endswith("seed 2"):
+        raise ValueError("no such thing")
+    if name.endswith("seed 3"):
+        os.kill(os.getpid(), signal.SIGKILL)
+    if name.endswith("seed 4"):
+        sys.exit(3)
+    return Run()
+"""
+
+
+@pytest.fixture
+def odd_tracker(tmp_path, monkeypatch):
+    """A module in a folder of the caller's own that breaks, kills or ends the process of some seeds.
+
+    Returns the file that it writes its directory to, as the environment says.
+    """
+    folder = tmp_path / "modules"
+    folder.mkdir()
+    (folder / "wandb.py").write_text(TRACKER)
+    monkeypatch.delitem(sys.modules, "wandb", raising=False)
+    monkeypatch.syspath_prepend(folder)
+    monkeypatch.setenv("WHERE", str(tmp_path / "where.txt"))
+    monkeypatch.chdir(folder)
+    yield tmp_path / "where.txt"
+    sys.modules.pop("wandb", None)
+
+
+@pytest.mark.parametrize("jobs", [0, 1, 2])
+def test_an_error_in_one_run_is_the_failure_of_that_run_alone(store, tiny, odd_tracker, jobs):
+    runs = [tiny(seed=2), tiny(seed=1)]
+    options = RunOptions(trackers=("wandb",), threads=1)
+    events = []
+    outcomes = LocalExecutor(jobs=jobs).run_all(runs, store, options=options, on_event=events.append)
+    assert [outcome.status for outcome in outcomes] == ["failed", "finished"]
+    assert outcomes[0].reason == "ValueError: no such thing"
+    assert [event.text for event in events if event.kind == "failed"] == [outcomes[0].reason]
+
+
+@pytest.mark.parametrize("method", ["forkserver", "spawn"])
+def test_a_process_that_dies_is_the_failure_of_its_run_alone(store, tiny, odd_tracker, method, monkeypatch):
+    if method not in multiprocessing.get_all_start_methods():
+        pytest.skip(f"this system has no {method}")
+    monkeypatch.setattr(process, "start_method", lambda: method)
+    runs = [tiny(seed=seed) for seed in (3, 2, 4, 1)]
+    options = RunOptions(trackers=("wandb",), threads=1)
+    outcomes = LocalExecutor(jobs=4).run_all(runs, store, options=options, on_event=ignore)
+    assert [outcome.status for outcome in outcomes] == ["failed", "failed", "failed", "finished"]
+    assert "SIGKILL (out of memory?)" in outcomes[0].reason
+    assert outcomes[1].reason == "ValueError: no such thing"
+    assert "exit code 3" in outcomes[2].reason
+    assert "no such thing" in (store.folder(outcomes[1].run) / "output.log").read_text()
+    folder = odd_tracker.parent / "modules"
+    assert odd_tracker.read_text().splitlines() == [str(folder)] * 4, "the caller's directory"
+
+
+def test_runs_can_be_made_from_another_thread(store, tiny):
+    found = []
+
+    def make():
+        found.extend(LocalExecutor(jobs=1).run_all([tiny()], store, options=RunOptions(), on_event=ignore))
+
+    thread = threading.Thread(target=make)
+    thread.start()
+    thread.join()
+    assert [outcome.status for outcome in found] == ["finished"]
+
+
+def test_a_daemon_of_multiprocessing_is_told_to_use_no_processes(store, tiny, monkeypatch):
+    monkeypatch.setattr(multiprocessing, "current_process", lambda: SimpleNamespace(daemon=True))
+    with pytest.raises(SettingsError, match="use jobs=0"):
+        LocalExecutor(jobs=1).run_all([tiny()], store, options=RunOptions(), on_event=ignore)
 
 
 def test_failures_and_unsupported_pairs_do_not_stop_the_others(store, tiny, tmp_path):
@@ -282,29 +468,8 @@ def test_executors_by_name():
         LocalExecutor(-1)
 
 
-def test_forecast_says_what_is_there_and_how_long_the_rest_takes(store, tiny):
-    runs = [tiny(), tiny("ewc"), tiny("sgd", train={"epochs": 4})]
-    run_experiment(Experiment("one", (runs[0],)), store, jobs=0, on_event=ignore)
-    done, probed, known = forecast(runs, store)
-    assert (done.state, done.seconds) == ("finished", 0.0)
-    assert (probed.state, probed.basis) == ("new", "probe")
-    assert probed.seconds > 0
-    assert known.basis == "record"
-    seconds = store.record(identify(runs[:1])[0]).metric("seconds")
-    assert known.seconds == pytest.approx(2 * seconds)
-
-
-def test_the_pace_counts_steps_tests_and_tasks(tiny):
-    settings = tiny("sgd", train={"evaluate_every": 15})  # 3 tasks of 200 samples, 2 epochs in batches of 10
-    stream = make_stream(settings.stream)
-    assert Pace("probe", step=1.0).seconds(settings, stream) == 3 * 40
-    assert Pace("probe", step=0.0, task=1.0).seconds(settings, stream) == 3
-    rows = 1 + 3 + 3 * (40 // 15)  # at the start, after each task, and within
-    assert Pace("probe", step=0.0, sample=1.0).seconds(settings, stream) == rows * 3 * 100
-
-
 def test_the_start_of_a_process_is_measured_until_it_is_ready(monkeypatch):
     assert start_seconds() > 0
-    monkeypatch.setattr("orthocl.lab.executors.start.INTERPRETER", "raise SystemExit")
-    with pytest.raises(OrthoclError, match="died"):
+    monkeypatch.setattr("orthocl.lab.executors.process.serve", sys.exit)
+    with pytest.raises(OrthoclError, match="exit code 1 as it started"):
         start_seconds()

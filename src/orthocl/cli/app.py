@@ -5,7 +5,6 @@ Exit codes: 0 all went well; 1 some run or check failed; 2 the command cannot do
 
 from __future__ import annotations
 
-import gc
 import importlib
 import importlib.util
 import os
@@ -20,7 +19,6 @@ from rich.console import Console
 from rich.markup import escape
 
 from orthocl import __version__
-from orthocl.cli import options
 from orthocl.errors import OrthoclError
 
 GROUPS = ("demo", "run", "runs", "report", "search", "list", "data", "theory", "plan", "check", "paper")
@@ -50,12 +48,15 @@ def make_app(parts: Sequence[str] = GROUPS) -> cyclopts.App:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit."""
-    options.own_process = True
-    sys.exit(call(list(sys.argv[1:] if arguments is None else arguments)))
+    sys.exit(call(list(sys.argv[1:] if arguments is None else arguments), own_process=True))
 
 
-def call(arguments: Sequence[str]) -> int:
+def call(arguments: Sequence[str], *, own_process: bool = False) -> int:
     """Run the command line and return the exit code.
+
+    Args:
+        arguments: what stands behind `orthocl`.
+        own_process: whether this process is the command and nothing else, and may end itself.
 
     >>> call(["--version"])
     0.1.0
@@ -69,7 +70,7 @@ def call(arguments: Sequence[str]) -> int:
         parts = (
             [first] if first in GROUPS else [] if first == "--version" else GROUPS
         )  # the rest is not imported
-        with _importing() if options.own_process else nullcontext():
+        with _importing() if own_process else nullcontext():
             app = make_app(parts)
         result = app(tokens, exit_on_error=False, result_action="return_value")
     except OrthoclError as error:
@@ -94,20 +95,14 @@ def call(arguments: Sequence[str]) -> int:
 
 @contextmanager
 def _importing() -> Iterator[None]:
-    """While imports last, Ctrl-C ends the process there and then: Python may lose it, or show where it was.
-
-    Nothing is looked through for garbage meanwhile, nor what was imported ever after, not even at the end.
-    """
+    """While imports last, Ctrl-C ends the process there and then: Python may lose it, or show where it was."""
 
     def stop(*_: object) -> NoReturn:
         os.write(2, f"{STOPPED}\n".encode())
         os._exit(130)
 
     before = signal.signal(signal.SIGINT, stop)
-    gc.disable()
     try:
         yield
     finally:
-        gc.freeze()
-        gc.enable()
         signal.signal(signal.SIGINT, before)

@@ -11,7 +11,7 @@ from cyclopts import App, Parameter
 from rich.console import Console
 from rich.markup import escape
 
-from orthocl.cli.options import SeedOption, SetOption, cores, fork_ahead, working
+from orthocl.cli.options import SeedOption, SetOption, cores, working
 from orthocl.cli.run import show_results
 from orthocl.lab.experiment.experiment import load_experiment
 from orthocl.lab.laboratory import run_experiment
@@ -44,7 +44,6 @@ def demo(
         experiment = load_experiment(file, seeds=seed or (), overrides=set_ or ())
     console.print(f"[bold]{experiment.name}[/]. {experiment.description}", highlight=False)
     at_once = max(1, cores() if jobs is None else jobs)
-    fork_ahead("local", at_once)
     results = run_experiment(
         experiment,
         Store(out / "store"),

@@ -12,9 +12,6 @@ from rich.status import Status
 
 from orthocl.errors import SettingsError
 
-own_process = False
-"""Whether this process is the command `orthocl` and nothing else."""
-
 DEFAULT_STORE = Path(os.environ.get("ORTHOCL_STORE", "orthocl-store"))
 
 StoreOption = Annotated[
@@ -44,21 +41,13 @@ MetricOption = Annotated[
 
 
 def working(what: str) -> Status:
-    """A sign of life on the error stream of a terminal, while a `with` block lasts."""
+    """A line on the error stream of a terminal that says what is being done, while a `with` block lasts."""
     return Console(stderr=True).status(f"{what} ...")
 
 
 def cores() -> int:
     """Cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def fork_ahead(backend: str, jobs: int) -> None:
-    """Fork the process that will make the runs, if this one is the command line's own: it has only imported so far."""
-    if own_process and backend == "local" and jobs:
-        from orthocl.lab.executors import start  # only here: it imports torch
-
-        start.fork_ahead()
 
 
 def make_folder(file: Path | None) -> None:

@@ -22,16 +22,16 @@ from orthocl.cli.options import (
     SetOption,
     StoreOption,
     cores,
-    fork_ahead,
     make_folder,
     working,
 )
 from orthocl.errors import SettingsError
 from orthocl.formatting import counted, time_text
 from orthocl.lab.executors.local import threads_per_run
-from orthocl.lab.executors.start import start_seconds
+from orthocl.lab.executors.process import start_seconds
 from orthocl.lab.experiment.experiment import Experiment, load_experiment, make_experiment
-from orthocl.lab.laboratory import Forecast, Results, forecast, run_experiment
+from orthocl.lab.forecast import Forecast, forecast
+from orthocl.lab.laboratory import Results, run_experiment
 from orthocl.lab.reporting.identical import identical_seeds
 from orthocl.lab.reporting.report import write_report
 from orthocl.lab.reporting.table import Format, make_table
@@ -95,7 +95,6 @@ def run(
         _show_plan(experiment, Store(store), options, at_once, backend)
         return 0
     make_folder(report)
-    fork_ahead(backend, at_once)
     results = run_experiment(
         experiment,
         Store(store),
@@ -194,16 +193,19 @@ def _show_plan(experiment: Experiment, store: Store, options: RunOptions, jobs: 
     table = Table(box=box.SIMPLE)
     for name in ("stream", "method", "seed", "state"):
         table.add_column(name)
-    table.add_column("about", justify="right")
+    for name in ("about", "between"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("median of")
     for plan in plans:
         settings = plan.settings
-        time = "" if plan.seconds is None else time_text(plan.seconds) if plan.seconds else "–"
         table.add_row(
             escape(settings.stream_label),
             escape(settings.method_label),
             str(settings.seed),
             plan.state or "no data",
-            time,
+            "" if plan.seconds is None else time_text(plan.seconds) if plan.seconds else "–",
+            f"{time_text(plan.low)} and {time_text(plan.high)}" if plan.seconds else "",
+            _basis(plan),
         )
     console.print(table)
     for note in dict.fromkeys(plan.note for plan in plans if plan.note):
@@ -216,6 +218,13 @@ def _show_plan(experiment: Experiment, store: Store, options: RunOptions, jobs: 
     )
 
 
+def _basis(plan: Forecast) -> str:
+    """What a forecast rests on, in words."""
+    if plan.basis == "record":
+        return counted(plan.count, "record")
+    return counted(plan.count, "timed step") if plan.basis else ""
+
+
 def _time_needed(plans: Sequence[Forecast], start: float, jobs: int, backend: str) -> str:
     """How long the runs will take in all, with what is counted."""
     needed = [plan.seconds for plan in plans if plan.seconds]
@@ -223,12 +232,21 @@ def _time_needed(plans: Sequence[Forecast], start: float, jobs: int, backend: st
         return (
             "Nothing can be run." if any(plan.seconds is None for plan in plans) else "Nothing is left to do."
         )
+    low = [plan.low for plan in plans if plan.seconds]
+    high = [plan.high for plan in plans if plan.seconds]
     if backend != "local":
         return (
-            f"About {time_text(sum(needed))} of computing, without the start of workers and waiting for them."
+            f"About {time_text(sum(needed))} of computing (between {time_text(sum(low))} and "
+            f"{time_text(sum(high))}), without the start of workers and waiting for them."
         )
     busy = min(jobs, len(needed))
-    wall = start + max(sum(needed) / busy, max(needed))
+
+    def wall(times: Sequence[float]) -> str:
+        return time_text(start + max(sum(times) / busy, max(times)))
+
     share = f", {time_text(start)} of it to start" if start else ""
     threads = counted(threads_per_run(busy), "thread")
-    return f"About {time_text(wall)} with {busy} at a time, {threads} each{share}."
+    return (
+        f"About {wall(needed)} with {busy} at a time, {threads} each{share}; "
+        f"expect between {wall(low)} and {wall(high)}."
+    )

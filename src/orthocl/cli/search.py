@@ -20,7 +20,6 @@ from orthocl.cli.options import (
     SetOption,
     StoreOption,
     cores,
-    fork_ahead,
     make_folder,
     working,
 )
@@ -102,7 +101,6 @@ def search(
         make_folder(output)
     at_once = cores() if jobs is None else jobs
     backend_settings = backend_options(backend_set)
-    fork_ahead(backend, at_once)
 
     def make(part: Experiment, how: RunOptions) -> Results:
         return run_experiment(

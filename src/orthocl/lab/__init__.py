@@ -3,7 +3,8 @@
 from orthocl.lab.compare import Comparison, compare
 from orthocl.lab.experiment.experiment import Experiment, load_experiment, make_experiment
 from orthocl.lab.experiment.settings import MethodSettings, NetSettings, RunSettings, StreamSettings
-from orthocl.lab.laboratory import Results, forecast, run_experiment
+from orthocl.lab.forecast import forecast
+from orthocl.lab.laboratory import Results, run_experiment
 from orthocl.lab.reporting.table import make_table
 from orthocl.lab.run.checkpointer import InterruptedRun
 from orthocl.lab.run.execute import RunObserver, RunOptions, execute

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
+from orthocl.errors import SettingsError
 from orthocl.lab.experiment.settings import RunSettings
 from orthocl.lab.run.execute import RunOptions, identify
 from orthocl.lab.store.record import Record
@@ -24,6 +25,11 @@ Kind = Literal[
     "stopping",
     "note",
 ]
+
+FINAL_KINDS: frozenset[Kind] = frozenset(
+    ("finished", "unsupported", "failed", "paused", "interrupted", "elsewhere")
+)
+"""The kinds of events that end an attempt at a run."""
 
 
 @dataclass(frozen=True)
@@ -128,3 +134,17 @@ def gather(
             elsewhere = store.state(run) == "running"
             outcomes.append(Outcome(run, settings, "elsewhere" if elsewhere else "interrupted"))
     return outcomes
+
+
+def check_positive(**values: float | None) -> None:
+    """Refuse settings of an executor that are not above zero; None is allowed."""
+    for name, value in values.items():
+        if value is not None and not value > 0:
+            raise SettingsError(f"{name} must be above 0, got {value}")
+
+
+def check_not_negative(**values: float) -> None:
+    """Refuse settings of an executor below zero."""
+    for name, value in values.items():
+        if value < 0:
+            raise SettingsError(f"{name} must be 0 or more, got {value}")

@@ -2,26 +2,37 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
+import threading
 import time
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
+from multiprocessing.connection import Connection
+from multiprocessing.connection import wait as wait_for
+from types import FrameType, TracebackType
 from typing import Any
 
-from orthocl.errors import OrthoclError, SettingsError
-from orthocl.lab.executors.interface import Event, Kind, OnEvent, Outcome, gather, pending
-from orthocl.lab.executors.nursery import Reporter
-from orthocl.lab.executors.start import start
+from orthocl.lab.executors.interface import (
+    FINAL_KINDS,
+    Event,
+    Kind,
+    OnEvent,
+    Outcome,
+    check_not_negative,
+    gather,
+    pending,
+)
+from orthocl.lab.executors.process import WorkerProcess
+from orthocl.lab.executors.worker import Job, attempt_all
 from orthocl.lab.experiment.settings import RunSettings
-from orthocl.lab.run.checkpointer import InterruptedRun, PausedRun
-from orthocl.lab.run.execute import RunObserver, RunOptions, execute
+from orthocl.lab.run.execute import RunOptions
 from orthocl.lab.run.seed_batches import group
-from orthocl.lab.store.run_lock import ClaimedError, alive_claim, describe
+from orthocl.lab.store.run_lock import alive_claim, describe
 from orthocl.lab.store.store import Store
 
+POLL_SECONDS = 0.5
 WAIT_SECONDS = 1.0
 
 
@@ -30,35 +41,33 @@ class LocalExecutor:
     """Makes runs on this machine.
 
     Ctrl-C lets every run write a checkpoint and stops; a second Ctrl-C stops at once. Either way, and after any crash,
-    the same call goes on where it was.
+    the same call goes on where it was. A run whose process dies has failed; the others go on.
 
     Args:
         jobs: processes at a time. Each makes one run, or some seeds of plain training together where that is faster.
-            0 makes all runs one after another in this very process, which is what debuggers like (and the only way
-            on systems that cannot fork).
+            0 makes all runs one after another in this very process, which is what debuggers like.
     """
 
     jobs: int = 1
 
     def __post_init__(self) -> None:
-        if self.jobs < 0:
-            raise SettingsError(f"jobs must be 0 or more, got {self.jobs}")
+        check_not_negative(jobs=self.jobs)
 
     def run_all(
         self, runs: Sequence[RunSettings], store: Store, *, options: RunOptions, on_event: OnEvent
     ) -> list[Outcome]:
         """Make all runs that have no record yet. One outcome per run, in the order given; failures do not stop it."""
         ids, todo = pending(runs, store, options, on_event)
-        failures: dict[str, str] = {}
-        if todo and self.jobs and hasattr(os, "fork"):
+        session = _Session(store, options, on_event, todo)
+        if todo and self.jobs:
             # Trackers keep one run per process.
-            queue = deque([(run,) for run in todo] if options.trackers else group(todo, self.jobs))
-            threads = options.threads or threads_per_run(min(self.jobs, len(queue)))
-            job = _Job(store, replace(options, threads=threads), on_event, todo, self.jobs, failures, queue)
-            job.work()
-        elif todo:
-            _one_after_another(todo, store, options, on_event, failures)
-        return gather(ids, runs, store, todo, failures)
+            session.queue.extend([(run,) for run in todo] if options.trackers else group(todo, self.jobs))
+            threads = options.threads or threads_per_run(min(self.jobs, len(session.queue)))
+            session.options = replace(options, threads=threads)
+            session.work(self.jobs)
+        else:
+            session.work_here()
+        return gather(ids, runs, store, todo, session.failures)
 
 
 def threads_per_run(jobs: int) -> int:
@@ -70,42 +79,69 @@ def threads_per_run(jobs: int) -> int:
 
 
 @dataclass
-class _Job:
-    """One call of `run_all`: a nursery, the runs in it, those to come (in groups) and those that others are making."""
+class _Session:
+    """One call of `run_all`: the runs to come (in groups), the processes, and the runs that others are making."""
 
     store: Store
     options: RunOptions
     on_event: OnEvent
     todo: dict[str, RunSettings]
-    slots: int
-    failures: dict[str, str]
-    queue: deque[tuple[str, ...]]
-    running: set[str] = field(default_factory=set)
-    processes: int = 0
+    failures: dict[str, str] = field(default_factory=dict)
+    queue: deque[tuple[str, ...]] = field(default_factory=deque)
+    workers: dict[Connection, WorkerProcess] = field(default_factory=dict)
     elsewhere: set[str] = field(default_factory=set)
     stopping: bool = False
 
-    def work(self) -> None:
-        self.nursery = start()
+    def work(self, slots: int) -> None:
+        """Make all runs of the queue in processes, so many at a time."""
         try:
-            while self.running or ((self.queue or self.elsewhere) and not self.stopping):
-                try:
-                    self._advance()
-                except KeyboardInterrupt:
-                    if self.stopping:
-                        raise
-                    self._stop()
+            with _Interrupts() as interrupts:
+                while self.workers or ((self.queue or self.elsewhere) and not self.stopping):
+                    try:
+                        if interrupts.seen and not self.stopping:
+                            self._stop()
+                        self._advance(slots)
+                    except KeyboardInterrupt:
+                        if self.stopping:
+                            raise
+                        self._stop()
         finally:
-            self.nursery.close()
+            for worker in self.workers.values():
+                worker.kill()
         if self.stopping:
             raise KeyboardInterrupt
 
-    def _advance(self) -> None:
-        while self.queue and self.processes < self.slots and not self.stopping:
+    def work_here(self) -> None:
+        """Make all runs one after another in this process."""
+        with _Interrupts() as interrupts:
+            for run, settings in self.todo.items():
+                if not interrupts.seen:
+                    attempt_all(
+                        {run: settings},
+                        self.store,
+                        self.options,
+                        tell=self.hear,
+                        stop=lambda: interrupts.seen,
+                    )
+        if interrupts.seen:
+            raise KeyboardInterrupt
+
+    def hear(self, *, run: str, kind: Kind, **fields: Any) -> None:
+        """Pass on an event of a run, and note what it means."""
+        if kind == "failed":
+            self.failures[run] = fields["text"]
+        elif kind == "elsewhere":
+            self.elsewhere.add(run)
+        self.on_event(Event(kind, run, self.todo[run], **fields))
+
+    def _advance(self, slots: int) -> None:
+        if self.queue and len(self.workers) < slots and not self.stopping:
             self._start(self.queue.popleft())
-        if self.running:
-            self._listen()
-        elif self.elsewhere and not self.queue:
+        elif self.workers:
+            ready = wait_for(list(self.workers), POLL_SECONDS)
+            for worker in [self.workers[channel] for channel in self.workers if channel in ready]:
+                self._receive(worker)
+        elif self.elsewhere:
             self._wait_for_others()
 
     def _start(self, runs: tuple[str, ...]) -> None:
@@ -113,52 +149,38 @@ class _Job:
         ours = {}
         for run in runs:
             owner = alive_claim(self.store.folder(run))
-            if owner is not None:
-                self._leave_to_others(run, f"being made by {describe(owner)}")
+            if owner is None:
+                ours[run] = self.todo[run]
             else:
-                ours[run] = self.todo[run].to_dict()
+                self.hear(run=run, kind="elsewhere", text=f"being made by {describe(owner)}")
         if ours:
-            self.running |= ours.keys()
-            self.processes += 1
-            directory = str(self.store.directory.absolute())
-            self._tell({"runs": ours, "store": directory, "options": asdict(self.options)})
+            worker = WorkerProcess.start(Job(ours, self.store, self.options))
+            self.workers[worker.channel] = worker
 
-    def _listen(self) -> None:
-        """Take one event from the nursery."""
-        line = self.nursery.events.readline()
-        if not line:
-            raise OrthoclError(self._obituary())
-        event: dict[str, Any] = json.loads(line)
-        run, kind = event.pop("run"), event.pop("kind")
-        if kind == "exit":
-            self.processes -= 1
-            for run in event["runs"]:
-                self._ended(run, event["code"])
-        elif kind == "elsewhere":
-            self._leave_to_others(run, event["text"])
-        elif kind == "failed":
-            self._fail(run, event["text"])
-        elif kind in ("started", "progress", "paused", "interrupted"):
-            self.on_event(Event(kind, run, self.todo[run], **event))
+    def _receive(self, worker: WorkerProcess) -> None:
+        event = worker.receive()
+        if event is not None:
+            if event["kind"] in FINAL_KINDS:
+                worker.runs.discard(event["run"])
+            self.hear(**event)
+            return
+        del self.workers[worker.channel]
+        code = worker.wait()
+        for run in sorted(worker.runs):
+            self._ended_without_a_word(run, code)
 
-    def _ended(self, run: str, code: int) -> None:
-        self.running.discard(run)
+    def _ended_without_a_word(self, run: str, code: int) -> None:
         record = self.store.record(run)
         if record is not None:
-            self.on_event(Event(record.status, run, self.todo[run], text=record.reason))
+            self.hear(run=run, kind=record.status, text=record.reason)
+        elif self.stopping and code >= 0:
+            self.hear(run=run, kind="interrupted", text=f"run {run} was stopped before it began")
         elif code < 0:
             name = signal.Signals(-code).name
             hint = " (out of memory?)" if name == "SIGKILL" else ""
-            self._fail(run, f"its process was ended by {name}{hint}")
-
-    def _fail(self, run: str, reason: str) -> None:
-        noted = self.store.failure(run)
-        self.failures[run] = str(noted["reason"]) if noted is not None else reason
-        self.on_event(Event("failed", run, self.todo[run], text=self.failures[run]))
-
-    def _leave_to_others(self, run: str, text: str) -> None:
-        self.elsewhere.add(run)
-        self.on_event(Event("elsewhere", run, self.todo[run], text=text))
+            self.hear(run=run, kind="failed", text=f"its process was ended by {name}{hint}")
+        else:
+            self.hear(run=run, kind="failed", text=f"its process ended with exit code {code}")
 
     def _wait_for_others(self) -> None:
         """Look whether others have finished their runs, or died and left them to us."""
@@ -166,7 +188,7 @@ class _Job:
             record = self.store.record(run)
             if record is not None:
                 self.elsewhere.discard(run)
-                self.on_event(Event(record.status, run, self.todo[run], text=record.reason))
+                self.hear(run=run, kind=record.status, text=record.reason)
             elif alive_claim(self.store.folder(run)) is None:
                 self.elsewhere.discard(run)
                 self.queue.append((run,))
@@ -175,49 +197,39 @@ class _Job:
 
     def _stop(self) -> None:
         self.stopping = True
-        for run in sorted(self.running)[:1]:
+        for worker in self.workers.values():
+            worker.stop()
+        for run in sorted(run for worker in self.workers.values() for run in worker.runs)[:1]:
             text = "stopping: waiting for checkpoints (Ctrl-C again to stop at once)"
             self.on_event(Event("stopping", run, self.todo[run], text=text))
-        self._tell({"stop": True})
-
-    def _tell(self, command: dict[str, Any]) -> None:
-        try:
-            self.nursery.commands.write(json.dumps(command).encode() + b"\n")
-            self.nursery.commands.flush()
-        except BrokenPipeError as error:
-            raise OrthoclError(self._obituary()) from error
-
-    def _obituary(self) -> str:
-        code = self.nursery.wait()
-        how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-        return f"the process that makes the runs {how}: the same command goes on where it was"
 
 
-def _one_after_another(
-    todo: dict[str, RunSettings],
-    store: Store,
-    options: RunOptions,
-    on_event: OnEvent,
-    failures: dict[str, str],
-) -> None:
-    def tell(*, kind: Kind, run: str, **position: Any) -> None:
-        on_event(Event(kind, run, todo[run], **position))
+class _Interrupts:
+    """Ctrl-C while runs are made: the first is only noted, the second raises KeyboardInterrupt.
 
-    for run, settings in todo.items():
-        try:
-            observers: list[RunObserver] = [Reporter(tell, run, settings)]
-            if options.trackers:
-                from orthocl.lab.reporting.trackers import make_trackers
+    Raised at any moment, it could tear an event in two, lose a process that is just being started, or keep a run in
+    this process from writing a checkpoint.
+    """
 
-                observers += make_trackers(options.trackers, store.directory)
-            record = execute(settings, store, options=options, observers=observers)
-            on_event(Event(record.status, run, settings, text=record.reason))
-        except ClaimedError as error:
-            on_event(Event("elsewhere", run, settings, text=str(error)))
-        except PausedRun as error:
-            on_event(Event("paused", run, settings, text=str(error)))
-        except InterruptedRun as error:
-            on_event(Event("interrupted", run, settings, text=str(error)))
-        except OrthoclError as error:
-            failures[run] = str(error)
-            on_event(Event("failed", run, settings, text=str(error)))
+    def __init__(self) -> None:
+        self.seen = False
+        self._ours = (
+            threading.current_thread() is threading.main_thread()
+            and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        )
+
+    def __enter__(self) -> _Interrupts:
+        if self._ours:
+            signal.signal(signal.SIGINT, self._note)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._ours:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        if self.seen:
+            raise KeyboardInterrupt
+        self.seen = True

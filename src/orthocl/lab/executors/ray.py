@@ -5,7 +5,7 @@ it can say so, and because a run that was begun must go on from its checkpoint a
 
 With a store that every node sees under the same path, workers write there themselves: a run whose node died goes on
 from its latest checkpoint on another node. Without one (`shared=False`), each node keeps its runs in a folder of its
-own and finished records, with progress and weights, are sent home.
+own and finished records, with progress and weights, are sent back.
 """
 
 from __future__ import annotations
@@ -26,15 +26,23 @@ from pathlib import Path
 from typing import Any
 
 from orthocl.errors import SettingsError
-from orthocl.lab.executors.interface import Event, OnEvent, Outcome, gather, pending
-from orthocl.lab.executors.remote import (
-    PATIENCE,
-    Report,
+from orthocl.lab.executors.interface import (
+    Event,
+    OnEvent,
+    Outcome,
     check_not_negative,
     check_positive,
-    make_run,
+    gather,
+    pending,
+)
+from orthocl.lab.executors.worker import (
+    PATIENCE,
+    Job,
+    Report,
+    attempt,
     packed,
     unpacked,
+    work_where_the_caller_does,
 )
 from orthocl.lab.experiment.settings import RunSettings
 from orthocl.lab.run.execute import RunOptions
@@ -44,7 +52,8 @@ from orthocl.lab.store.store import Store
 from orthocl.storage import write_atomically
 
 POLL_SECONDS = 0.5
-BROUGHT_HOME = ("weights.safetensors", "progress.jsonl", "settings.json")
+RETURNED_FILES = ("weights.safetensors", "progress.jsonl", "settings.json")
+"""What a node without the store sends back beside the record."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +111,7 @@ class RayExecutor:
             yield ray
             return
         try:
-            _knock(self.address or os.environ.get("RAY_ADDRESS", ""))
+            _check_reachable(self.address or os.environ.get("RAY_ADDRESS", ""))
             ray.init(address=self.address or "auto", log_to_driver=False, logging_level="ERROR")
         except (OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
             raise SettingsError(
@@ -171,9 +180,7 @@ class _Session:
             except ClaimedError as error:
                 self.on_event(Event("elsewhere", run, self.todo[run], text=str(error)))
                 return
-        job = packed(self.todo[run], self.options) | {
-            "run": run,
-            "store": str(self.store.directory.absolute()),
+        job = packed(Job({run: self.todo[run]}, self.store, self.options)) | {
             "mark": self.mark if self.executor.shared else "",
             "patience": PATIENCE if self.tries[run] else 0.0,
         }
@@ -207,16 +214,16 @@ class _Session:
             report, files = Report("failed", f"its worker or node died {self.tries[run]} times: {reason}"), {}
         claim = self.claims.pop(run, None)
         if claim is not None:
-            self._bring_home(run, report, files, claim)
+            self._keep_returned(run, report, files, claim)
         if report.kind == "failed":
             self.failures[run] = report.text
         self.on_event(Event(report.kind, run, self.todo[run], text=report.text))
 
-    def _bring_home(self, run: str, report: Report, files: Mapping[str, bytes], claim: Claim) -> None:
+    def _keep_returned(self, run: str, report: Report, files: Mapping[str, bytes], claim: Claim) -> None:
         """Write what a node without the store sent; the record last, because it says that all is there."""
         with ExitStack() as stack:
             stack.push(claim.__exit__)
-            for name in BROUGHT_HOME:
+            for name in RETURNED_FILES:
                 if name in files:
                     write_atomically(self.store.folder(run) / name, files[name])
             if "record.json" in files:
@@ -243,7 +250,7 @@ class _Session:
 
 
 class Mailbox:
-    """Where runs leave word of their position: an actor beside the driver. Only the latest position is kept."""
+    """Where runs leave their events: an actor beside the driver. Of positions only the latest is kept."""
 
     def __init__(self) -> None:
         self.latest: dict[str, dict[str, Any]] = {}
@@ -263,7 +270,7 @@ class Mailbox:
         return found
 
 
-def remote_run(job: dict[str, Any], mailbox: Any) -> tuple[Report, dict[str, bytes]]:
+def remote_run(values: dict[str, Any], mailbox: Any) -> tuple[Report, dict[str, bytes]]:
     """The Ray task: one attempt at a run, on whatever node this is."""
     ray: Any = import_module("ray")
     node = ray.util.get_node_ip_address()
@@ -274,23 +281,23 @@ def remote_run(job: dict[str, Any], mailbox: Any) -> tuple[Report, dict[str, byt
             last[0] = time.monotonic()
             mailbox.put.remote(event)
 
-    mailbox.put.remote({"run": job["run"], "kind": "started", "text": f"on {node}"})
-    settings, options = unpacked(job)
-    if job["mark"]:
-        if not Path(job["mark"]).exists():
-            text = (
-                f"node {node} does not see the store {job['store']}: share that folder, or set shared=false"
-            )
-            return Report("failed", text), {}
-        store = Store(job["store"])
-        return make_run(settings, store, options, run=job["run"], tell=tell, patience=job["patience"]), {}
-    store = Store(folder_of_node(job["store"]))
-    report = make_run(settings, store, options, run=job["run"], tell=tell, patience=job["patience"])
-    folder = store.folder(job["run"])
-    names = (*BROUGHT_HOME, "record.json")
+    work_where_the_caller_does(values)
+    job = unpacked(values)
+    ((run, settings),) = job.runs.items()
+    mailbox.put.remote({"run": run, "kind": "started", "text": f"on {node}"})
+    if values["mark"] and not Path(values["mark"]).exists():
+        where = job.store.directory
+        text = f"node {node} does not see the store {where}: share that folder, or set shared=false"
+        return Report("failed", text), {}
+    store = job.store if values["mark"] else Store(folder_of_node(values["store"]))
+    report = attempt(settings, store, job.options, run=run, tell=tell, patience=values["patience"])
+    if values["mark"]:
+        return report, {}
+    folder = store.folder(run)
+    names = (*RETURNED_FILES, "record.json")
     files = {name: (folder / name).read_bytes() for name in names if (folder / name).exists()}
     if report.kind in ("finished", "unsupported", "failed") and folder.exists():
-        store.remove(job["run"])
+        store.remove(run)
     return report, files
 
 
@@ -302,8 +309,8 @@ def folder_of_node(store: str) -> Path:
     return folder / hashlib.sha256(store.encode()).hexdigest()[:16]
 
 
-def _knock(address: str) -> None:
-    """See whether anybody is at HOST:PORT: Ray itself would try for minutes."""
+def _check_reachable(address: str) -> None:
+    """Refuse a HOST:PORT where nothing answers: Ray itself would try for minutes."""
     host, _, port = address.rpartition(":")
     if host and port.isdigit():
         socket.create_connection((host, int(port)), timeout=10).close()

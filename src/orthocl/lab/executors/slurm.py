@@ -28,15 +28,24 @@ from typing import Any
 
 from orthocl.errors import OrthoclError, SettingsError
 from orthocl.formatting import counted
-from orthocl.lab.executors.interface import Event, OnEvent, Outcome, gather, pending
-from orthocl.lab.executors.remote import (
-    PATIENCE,
+from orthocl.lab.executors.interface import (
+    Event,
+    OnEvent,
+    Outcome,
     check_not_negative,
     check_positive,
-    finished_tasks,
-    make_run,
+    gather,
+    pending,
+)
+from orthocl.lab.executors.worker import (
+    PATIENCE,
+    Job,
+    Report,
+    attempt,
     packed,
+    report_on,
     unpacked,
+    work_where_the_caller_does,
 )
 from orthocl.lab.experiment.settings import RunSettings
 from orthocl.lab.run.execute import RunOptions
@@ -184,10 +193,8 @@ class _Session:
         jobs = []
         for run in runs:
             jobs.append(
-                packed(self.todo[run], self.options)
+                packed(Job({run: self.todo[run]}, self.store, self.options))
                 | {
-                    "run": run,
-                    "store": str(self.store.directory.absolute()),
                     "minutes": self.executor.slice_minutes or self.executor.minutes,
                     "patience": PATIENCE if self.tries[run] else 0.0,
                 }
@@ -235,7 +242,7 @@ class _Session:
             self.on_event(Event("elsewhere", run, settings, text=f"being made by {describe(owner)}"))
         elif state.startswith("CANCELLED"):
             self.on_event(Event("interrupted", run, settings, text=f"Slurm job {job} was cancelled"))
-        elif 0 < (self.options.pause_after or 0) <= len(finished_tasks(self.store.folder(run))):
+        elif 0 < (self.options.pause_after or 0) <= len(self.store.progress(run)[1:]):
             text = f"paused after {counted(self.options.pause_after or 0, 'task')}"
             self.on_event(Event("paused", run, settings, text=text))
         elif self.tries[run] <= self.executor.retries:
@@ -261,7 +268,7 @@ class _Session:
 
     def _progress(self, run: str) -> None:
         """Tell how many tasks are learnt, if that has changed."""
-        rows = finished_tasks(self.store.folder(run))
+        rows = self.store.progress(run)[1:]
         tasks = self.todo[run].resolved().stream.tasks or 0
         if rows and len(rows) > self.seen.get(run, 0):
             self.seen[run] = learnt = len(rows)
@@ -290,25 +297,41 @@ def job_states(jobs: Iterable[str]) -> dict[str, str]:
     return dict(line.split(maxsplit=1) for line in done.stdout.splitlines() if " " in line)
 
 
-def slurm_run(job: dict[str, Any]) -> str:
+def slurm_run(values: dict[str, Any]) -> str:
     """The job: one slice of a run, on whatever node this is."""
     terminated = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: terminated.set())
     signal.signal(signal.SIGUSR2, signal.SIG_IGN)
-    deadline = end_of_slice(job["minutes"])
-    settings, options = unpacked(job)
-    report = make_run(
-        settings,
-        Store(job["store"]),
-        options,
-        run=job["run"],
-        stop=lambda: terminated.is_set() or time.time() > deadline,
-        patience=job["patience"],
-    )
-    print(f"{report.kind}: {report.text}", flush=True)
+    deadline = end_of_slice(values["minutes"])
+    work_where_the_caller_does(values)
+    try:
+        job = unpacked(values)
+        ((run, settings),) = job.runs.items()
+        report = attempt(
+            settings,
+            job.store,
+            job.options,
+            run=run,
+            stop=lambda: terminated.is_set() or time.time() > deadline,
+            patience=values["patience"],
+        )
+    except Exception as error:
+        report = report_on(error)
+    print(f"{report.kind}: {report.text}\n{report.trace}", flush=True)
+    if report.kind == "failed":
+        _note_failure(values, report)
     if report.kind == "interrupted" and time.time() > deadline and not terminated.is_set():
         subprocess.run(["scontrol", "requeue", os.environ["SLURM_JOB_ID"]], check=False)
     return report.kind
+
+
+def _note_failure(values: dict[str, Any], report: Report) -> None:
+    """Leave word in the store, where the caller looks for it, of what failed before the run itself could."""
+    store = Store(values["store"])
+    for run in values["runs"]:
+        if store.failure(run) is None:
+            store.folder(run).mkdir(parents=True, exist_ok=True)
+            store.write_failure(run, {"reason": report.text, "expected": not report.trace})
 
 
 def end_of_slice(minutes: float) -> float:

@@ -1,4 +1,4 @@
-"""Board: the lines of the live view, fitted to the terminal whenever they are drawn."""
+"""LiveTable: what a terminal shows of the runs under way, fitted to the terminal whenever it is drawn."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Line:
         return (self.at.task - 1 + self.at.step / max(1, self.at.steps)) / self.at.tasks
 
 
-class Board:
+class LiveTable:
     """What is going on; rich draws it."""
 
     def __init__(self, labels: Sequence[str], clock: Callable[[], float] = time.monotonic):

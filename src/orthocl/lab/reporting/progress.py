@@ -1,4 +1,4 @@
-"""Progress of many runs for people: one live view in a terminal, plain lines elsewhere.
+"""Progress of many runs for people: a live table in a terminal, plain lines elsewhere.
 
 Neither says why a run failed or is unsupported: the caller lists that once, at the end, where it is not overlooked.
 """
@@ -17,7 +17,7 @@ from rich.markup import escape
 
 from orthocl.formatting import counted, time_text
 from orthocl.lab.executors.interface import Event
-from orthocl.lab.reporting.live_progress import Board
+from orthocl.lab.reporting.live_progress import LiveTable
 
 LINE_SECONDS = 20.0
 ENDINGS = {
@@ -31,10 +31,10 @@ ENDINGS = {
 """The events that end a run, and the word for each."""
 
 
-class View(Protocol):
+class Display(Protocol):
     """Shows events while a `with` block lasts."""
 
-    def __enter__(self) -> View: ...
+    def __enter__(self) -> Display: ...
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -44,20 +44,20 @@ class View(Protocol):
         """Show an event."""
 
 
-def make_view(labels: Sequence[str], console: Console) -> View:
-    """The live view of runs with these labels for a terminal, plain lines for anything else."""
-    return LiveView(labels, console) if console.is_terminal else LineView(len(labels), console)
+def make_display(labels: Sequence[str], console: Console) -> Display:
+    """The live table of runs with these labels for a terminal, plain lines for anything else."""
+    return LiveDisplay(labels, console) if console.is_terminal else LineDisplay(len(labels), console)
 
 
-class LiveView:
+class LiveDisplay:
     """One line for all runs together and one for each that is being made, always the last lines of the terminal."""
 
     def __init__(self, labels: Sequence[str], console: Console):
         self.console = console
-        self.board = Board(labels)
-        self.live = Live(self.board, console=console, refresh_per_second=5, transient=True)
+        self.table = LiveTable(labels)
+        self.live = Live(self.table, console=console, refresh_per_second=5, transient=True)
 
-    def __enter__(self) -> LiveView:
+    def __enter__(self) -> LiveDisplay:
         self.live.start()
         return self
 
@@ -65,12 +65,12 @@ class LiveView:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.live.stop()
-        _say(self.console, closing(self.board.runs, self.board.endings, self.board.elapsed()))
+        _say(self.console, closing(self.table.runs, self.table.endings, self.table.elapsed()))
 
     def on_event(self, event: Event) -> None:
         """Show an event."""
         label = escape(event.settings.label)
-        self.board.on_event(event)
+        self.table.on_event(event)
         if event.kind == "stopping":
             _say(self.console, escape(event.text))
         elif event.kind in ("note", "elsewhere"):
@@ -79,7 +79,7 @@ class LiveView:
             _say(self.console, f"{ENDINGS[event.kind]} {label}")
 
 
-class LineView:
+class LineDisplay:
     """A line when a run begins, ends, and every so often in between."""
 
     def __init__(self, runs: int, console: Console):
@@ -88,7 +88,7 @@ class LineView:
         self.spoken: dict[str, float] = {}
         self.clock = time.monotonic()
 
-    def __enter__(self) -> LineView:
+    def __enter__(self) -> LineDisplay:
         self.clock = time.monotonic()
         return self
 

@@ -32,7 +32,6 @@ import torch
 
 from orthocl.errors import SettingsError, unknown_name
 from orthocl.formatting import counted
-from orthocl.lab.executors.remote import finished_tasks, measured_rows
 from orthocl.lab.experiment.experiment import Experiment
 from orthocl.lab.experiment.grid import flat
 from orthocl.lab.experiment.settings import RunSettings
@@ -287,7 +286,7 @@ def _make(
         for trial in trials
         for run, settings in zip(trial.ids, trial.runs, strict=True)
         if store.record(run) is None
-        and (options.pause_after is None or len(finished_tasks(store.folder(run))) < options.pause_after)
+        and (options.pause_after is None or len(store.progress(run)[1:]) < options.pause_after)
     ]
     if not runs:
         return {}
@@ -323,7 +322,7 @@ def _cut(result: SearchResult, trials: Sequence[Trial], store: Store, tasks: int
 def score_after(run: str, store: Store, metric: str, tasks: int) -> float:
     """The metric on the first tasks, just after them, of a run finished or not; NaN if it did not get that far."""
     record = store.record(run)
-    rows = measured_rows(store.folder(run)) if record is None else record.result.accuracies
+    rows = store.progress(run) if record is None else record.result.accuracies
     if len(rows) <= tasks:
         return math.nan
     return compute(metric, AccuracyMatrix.from_rows([row[:tasks] for row in rows[: tasks + 1]]))

@@ -6,7 +6,7 @@ atomic on local disks and on NFS; locks are not used). The claim with the highes
 - it is *alive* while its file's modification time keeps moving (the heartbeat), judged by the clock of the file
   system itself, so that machines with wrong clocks agree;
 - it is *over* when its owner marked it released, when its owner is a process of this machine that is no more, or
-  when the heart has not beaten for `TIMEOUT` seconds.
+  when there was no heartbeat for `TIMEOUT` seconds.
 
 To take over, a process creates the next number: exactly one succeeds. An owner that was only asleep sees the higher
 number at its next heartbeat and stops. Numbers are never reused while a run is unfinished.
@@ -86,7 +86,7 @@ class Claim:
     def _beat(self) -> None:
         number = int(self._path.stem.split("-")[1])
         while not self._over.wait(self.heartbeat):
-            with suppress(OSError):  # a file system may be away for a while: the heart must go on beating
+            with suppress(OSError):  # a file system may be away for a while: the heartbeat must go on
                 os.utime(self._path)
             with suppress(OSError):
                 self.lost = max(_claims(self.folder), default=0) > number

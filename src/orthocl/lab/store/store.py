@@ -158,6 +158,18 @@ class Store:
         for name in ("checkpoint.safetensors", "failure.json"):
             (folder / name).unlink(missing_ok=True)
 
+    def progress(self, run: str) -> list[list[float]]:
+        """The test accuracies that a run, finished or not, has measured: at initialisation, then after each task."""
+        rows = []
+        with suppress(OSError):
+            text = (self.folder(run) / "progress.jsonl").read_text(encoding="utf-8")
+            for line in text.splitlines():
+                with suppress(ValueError):  # the last line may be half written
+                    values = json.loads(line)
+                    if "after_task" in values:
+                        rows.append(values["accuracies"])
+        return rows
+
     def write_failure(self, run: str, failure: dict[str, Any]) -> None:
         """Note why a run failed."""
         self._write(self.folder(run) / "failure.json", failure)

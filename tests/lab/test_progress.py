@@ -1,4 +1,4 @@
-"""The progress views, drawn on terminals of several sizes."""
+"""The progress displays, drawn on terminals of several sizes."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pytest
 from rich.console import Console
 
 from orthocl.lab.executors.interface import Event
-from orthocl.lab.reporting.live_progress import Board, fitting
-from orthocl.lab.reporting.progress import LineView, LiveView, make_view
+from orthocl.lab.reporting.live_progress import LiveTable, fitting
+from orthocl.lab.reporting.progress import LineDisplay, LiveDisplay, make_display
 
 
 class Clock:
@@ -22,7 +22,7 @@ class Clock:
         return self.now
 
 
-def draw(board, width, height=24):
+def draw(table, width, height=24):
     console = Console(
         file=io.StringIO(),
         width=width,
@@ -31,30 +31,30 @@ def draw(board, width, height=24):
         color_system=None,
         legacy_windows=False,
     )
-    console.print(board, end="")
+    console.print(table, end="")
     return console.file.getvalue().splitlines()
 
 
 @pytest.fixture
 def busy(tiny):
-    """A board in the middle of six runs: one known, one failed, one done, three under way."""
+    """A live table in the middle of six runs: one known, one failed, one done, three under way."""
     clock = Clock()
     runs = [tiny("stable-sgd", seed) for seed in range(6)]
-    board = Board([run.label for run in runs], clock)
+    table = LiveTable([run.label for run in runs], clock)
     for number, kind in enumerate(("known", "failed", "finished")):
         if kind != "known":
-            board.on_event(Event("started", str(number), runs[number]))
+            table.on_event(Event("started", str(number), runs[number]))
         clock.now += 10.0
-        board.on_event(Event(kind, str(number), runs[number], text="a reason"))
+        table.on_event(Event(kind, str(number), runs[number], text="a reason"))
     for number in (3, 4, 5):
-        board.on_event(Event("started", str(number), runs[number]))
-    board.on_event(Event("progress", "3", runs[3], task=1, tasks=4, step=0, steps=10))
+        table.on_event(Event("started", str(number), runs[number]))
+    table.on_event(Event("progress", "3", runs[3], task=1, tasks=4, step=0, steps=10))
     clock.now += 10.0
-    board.on_event(
+    table.on_event(
         Event("progress", "3", runs[3], task=3, tasks=4, step=0, steps=10, loss=0.25, accuracy=1.0)
     )
-    board.on_event(Event("progress", "3", runs[3], task=3, tasks=4, step=0, steps=10, accuracy=1.0))
-    return board
+    table.on_event(Event("progress", "3", runs[3], task=3, tasks=4, step=0, steps=10, accuracy=1.0))
+    return table
 
 
 def test_a_wide_terminal_shows_everything(busy):
@@ -77,10 +77,10 @@ def test_no_line_is_wrapped_and_a_ctrl_c_fits_behind_it(busy, width):
 
 
 def test_more_runs_than_rows(tiny):
-    board = Board(["x"] * 40)
+    table = LiveTable(["x"] * 40)
     for seed in range(40):
-        board.on_event(Event("started", str(seed), tiny("sgd", seed)))
-    lines = draw(board, 80, 10)
+        table.on_event(Event("started", str(seed), tiny("sgd", seed)))
+    lines = draw(table, 80, 10)
     assert len(lines) < 10
     shown = sum("seed" in line for line in lines)
     assert lines[0].startswith("all runs")
@@ -89,14 +89,14 @@ def test_more_runs_than_rows(tiny):
 
 def test_columns_do_not_move_while_runs_come_and_go(tiny):
     runs = [tiny("sgd", 1), tiny("stable-sgd", 10000)]
-    board = Board([run.label for run in runs])
+    table = LiveTable([run.label for run in runs])
     seen = set()
     for number, run in enumerate(runs):
-        board.on_event(Event("started", str(number), run))
+        table.on_event(Event("started", str(number), run))
         for loss in (None, 0.5):
-            board.on_event(Event("progress", str(number), run, task=1, tasks=4, step=1, steps=9, loss=loss))
-            seen.add(draw(board, 100)[1].index("task 1/4"))
-        board.on_event(Event("finished", str(number), run))
+            table.on_event(Event("progress", str(number), run, task=1, tasks=4, step=1, steps=9, loss=loss))
+            seen.add(draw(table, 100)[1].index("task 1/4"))
+        table.on_event(Event("finished", str(number), run))
     assert len(seen) == 1
 
 
@@ -108,11 +108,11 @@ def test_the_columns_fit(label, width):
 
 
 def test_runs_that_are_paused_count_and_runs_that_are_stopped_do_not(tiny):
-    board = Board(["x"] * 4)
+    table = LiveTable(["x"] * 4)
     for number, kind in enumerate(("paused", "paused", "interrupted", "finished")):
-        board.on_event(Event("started", str(number), tiny("sgd", number)))
-        board.on_event(Event(kind, str(number), tiny("sgd", number)))
-    (line,) = draw(board, 80)
+        table.on_event(Event("started", str(number), tiny("sgd", number)))
+        table.on_event(Event(kind, str(number), tiny("sgd", number)))
+    (line,) = draw(table, 80)
     assert " 3/4 " in line
 
 
@@ -120,14 +120,14 @@ def terminal():
     return Console(file=io.StringIO(), width=60, height=20, force_terminal=True, legacy_windows=False)
 
 
-def test_the_live_view_ends_with_a_line_and_a_cursor(tiny):
+def test_the_live_display_ends_with_a_line_and_a_cursor(tiny):
     console = terminal()
-    with suppress(KeyboardInterrupt), make_view([tiny().label] * 3, console) as view:
-        assert isinstance(view, LiveView)
-        view.on_event(Event("known", "0", tiny()))
-        view.on_event(Event("started", "1", tiny("sgd", 2)))
-        view.on_event(Event("failed", "1", tiny("sgd", 2), text="why"))
-        view.on_event(Event("stopping", "2", tiny("sgd", 3), text="wait a moment"))
+    with suppress(KeyboardInterrupt), make_display([tiny().label] * 3, console) as display:
+        assert isinstance(display, LiveDisplay)
+        display.on_event(Event("known", "0", tiny()))
+        display.on_event(Event("started", "1", tiny("sgd", 2)))
+        display.on_event(Event("failed", "1", tiny("sgd", 2), text="why"))
+        display.on_event(Event("stopping", "2", tiny("sgd", 3), text="wait a moment"))
         raise KeyboardInterrupt
     text = console.file.getvalue()
     assert text.rfind("\x1b[?25h") > text.rfind("\x1b[?25l") >= 0, "the cursor is shown again"
@@ -141,13 +141,13 @@ def test_the_live_view_ends_with_a_line_and_a_cursor(tiny):
 
 def test_lines_without_a_terminal(tiny):
     console = Console(file=io.StringIO(), width=40)
-    with make_view(["x"] * 3, console) as view:
-        assert isinstance(view, LineView)
-        view.on_event(Event("known", "0", tiny()))
-        view.on_event(Event("started", "1", tiny("sgd", 2)))
-        view.on_event(Event("failed", "1", tiny("sgd", 2), text="why"))
-        view.on_event(Event("started", "2", tiny("sgd", 3)))
-        view.on_event(Event("interrupted", "2", tiny("sgd", 3), text="run was stopped"))
+    with make_display(["x"] * 3, console) as display:
+        assert isinstance(display, LineDisplay)
+        display.on_event(Event("known", "0", tiny()))
+        display.on_event(Event("started", "1", tiny("sgd", 2)))
+        display.on_event(Event("failed", "1", tiny("sgd", 2), text="why"))
+        display.on_event(Event("started", "2", tiny("sgd", 3)))
+        display.on_event(Event("interrupted", "2", tiny("sgd", 3), text="run was stopped"))
     *lines, last = console.file.getvalue().splitlines()
     assert lines == [
         "started rotated-mnist-mini / sgd / seed 2",
