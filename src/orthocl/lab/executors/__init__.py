@@ -2,40 +2,42 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Mapping
+from dataclasses import is_dataclass
 from typing import Any
 
-from orthocl.errors import SettingsError, unknown_name
+from orthocl.checking import make_checked
+from orthocl.errors import SettingsError
 from orthocl.lab.executors.interface import Event, Executor, OnEvent, Outcome, gather, pending
+from orthocl.registry import Registry
 
 __all__ = ["BACKENDS", "Event", "Executor", "OnEvent", "Outcome", "gather", "make_executor", "pending"]
 
-BACKENDS: dict[str, tuple[str, str]] = {
-    "local": ("orthocl.lab.executors.local", "LocalExecutor"),
-    "ray": ("orthocl.lab.executors.ray", "RayExecutor"),
-    "slurm": ("orthocl.lab.executors.slurm", "SlurmExecutor"),
-}
-"""Backend name -> module and class, a dataclass of the backend's settings with a method `run_all`."""
+
+def _backend(value: Any, spec: str) -> type[Executor]:
+    kind: Any = value
+    if not isinstance(value, type) or not is_dataclass(value) or not hasattr(value, "run_all"):
+        raise SettingsError(f"{spec} is not a dataclass with a method `run_all`, as an Executor is")
+    return kind  # type: ignore[no-any-return]
+
+
+BACKENDS: Registry[type[Executor]] = Registry(
+    "backend",
+    {
+        "local": "orthocl.lab.executors.local:LocalExecutor",
+        "ray": "orthocl.lab.executors.ray:RayExecutor",
+        "slurm": "orthocl.lab.executors.slurm:SlurmExecutor",
+    },
+    _backend,
+)
+"""Backend name, module or file -> a dataclass of the backend's settings with a method `run_all`."""
 
 
 def make_executor(backend: str, settings: Mapping[str, Any]) -> Executor:
-    """An executor by the name of its backend.
+    """An executor by the name of its backend, with its settings checked.
 
     Args:
-        backend: one of `BACKENDS`.
+        backend: one of `BACKENDS`, "package.module:Class" or "file.py:Class".
         settings: of the executor, such as {"jobs": 2}.
     """
-    if backend not in BACKENDS:
-        raise unknown_name("backend", backend, BACKENDS)
-    module, name = BACKENDS[backend]
-    kind: Any = getattr(importlib.import_module(module), name)
-    known = [key for key, item in kind.__dataclass_fields__.items() if item.init]
-    for key in settings:
-        if key not in known:
-            raise unknown_name(f"setting of backend {backend!r}", key, known)
-    try:
-        executor: Executor = kind(**settings)
-    except TypeError as error:
-        raise SettingsError(f"backend {backend!r}: {error}") from error
-    return executor
+    return make_checked(BACKENDS[backend], settings, f"setting of backend {backend!r}:")

@@ -18,6 +18,7 @@ from typing import Any, Literal
 
 from orthocl.errors import OrthoclError
 from orthocl.lab.executors.reporter import Reporter, Tell
+from orthocl.lab.executors.shipping import files_of, put_down
 from orthocl.lab.experiment.settings import RunSettings
 from orthocl.lab.run.checkpointer import InterruptedRun, PausedRun
 from orthocl.lab.run.execute import RunObserver, RunOptions, execute
@@ -183,13 +184,15 @@ class Job:
 
 
 def packed(job: Job) -> dict[str, Any]:
-    """A job as plain JSON values, labels included, with the caller's directory and module path."""
+    """A job as plain JSON values, labels and files of parts included, with the caller's directory and module path."""
+    runs = {run: settings.resolved() for run, settings in job.runs.items()}
     return {
         "runs": {
             run: settings.to_dict()
             | {"stream_label": settings.stream_label, "method_label": settings.method_label}
-            for run, settings in job.runs.items()
+            for run, settings in runs.items()
         },
+        "files": files_of(runs.values()),
         "store": str(job.store.directory.absolute()),
         "options": vars(job.options) | {"trackers": list(job.options.trackers)},
         "directory": str(Path.cwd()),
@@ -207,7 +210,8 @@ def unpacked(values: Mapping[str, Any]) -> Job:
     'rotated-mnist-mini / plain / seed 0'
     """
     options = RunOptions(**{**values["options"], "trackers": tuple(values["options"]["trackers"])})
-    runs = {run: RunSettings.from_dict(settings) for run, settings in values["runs"].items()}
+    found = put_down(values["runs"], values["files"])
+    runs = {run: RunSettings.from_dict(settings) for run, settings in found.items()}
     return Job(runs, Store(values["store"]), options)
 
 
