@@ -32,7 +32,7 @@ CASES = {
         {"strength": 10.0},
         {"strength": 1.0, "online": True, "fisher": "label", "fisher_samples": 4, "fisher_batch": 3},
     ),
-    "si": ({"strength": 1.0}, {"strength": 0.1, "damping": 1.0}),
+    "si": ({"strength": 1.0}, {"strength": 0.1, "damping": 1.0, "clip": False}),
     "mas": ({"strength": 1.0}, {"strength": 0.1, "importance_samples": 4, "importance_batch": 3}),
     "stable-sgd": ({"decay": 0.5, "batch_size": 4}, {"decay": 0.9, "dropout": 0.6, "batch_size": 3}),
     "sgd": ({}, {}),

@@ -62,14 +62,13 @@ class Learner:
     """Handles of the hooks on the optimizer, removed by `detach`."""
 
     def __post_init__(self) -> None:
-        kind = type(self.method)
-        self._transforms = kind.transform is not Method.transform
-        self._watches = kind.after_step is not Method.after_step
-        self._measures = self._watches and kind.uses_step
+        self._transforms = self.method.overrides("transform")
+        self._watches = self.method.overrides("after_step")
+        self._measures = self._watches and self.method.uses_step
         self._protected: list[Tensor] = list(self.parameters.values())
         self._gradient: list[Tensor] = []
         self._before: list[Tensor] = []
-        self._penalises = kind.penalty is not Method.penalty
+        self._penalises = self.method.overrides("penalty")
         self._penalised = False  # whether the penalty was asked for since the last step
         self._warned = self._warned_of_penalty = False
         self._frozen = {name for name, p in self.model.named_parameters() if not p.requires_grad}
@@ -100,6 +99,7 @@ class Learner:
                     self.method.resume_task(self)
                 else:
                     self.method.begin_task(self)
+                    self.clean_momentum()
             self._versions = [p._version for p in self._protected]
             yield self
             self._check_stepped()
@@ -136,6 +136,28 @@ class Learner:
                 if isinstance(module, nn.modules.batchnorm._BatchNorm):
                     self._undo += _evaluated(module)
         self.task = task
+
+    @torch.no_grad()
+    def clean_momentum(self) -> None:
+        """Take momentum gathered on earlier tasks out of the protected space: it would carry the steps back into it.
+
+        Where the finished update is projected, momentum is projected with it.
+        """
+        buffers = self.momentum()
+        if buffers is None or not self.method.projects or self.stage == "update":
+            return
+        for parameter, old, new in zip(
+            self._protected, buffers, self.method.project(self, buffers), strict=True
+        ):
+            if new is not old:
+                self.optimizer.state[parameter]["momentum_buffer"] = old.copy_(new)
+
+    def momentum(self) -> list[Tensor] | None:
+        """Momentum buffers of the protected parameters, zero where one is missing; None if there are none yet."""
+        found = [self.optimizer.state.get(p, {}).get("momentum_buffer") for p in self._protected]
+        if all(buffer is None for buffer in found):
+            return None
+        return [torch.zeros_like(p) if b is None else b for p, b in zip(self._protected, found, strict=True)]
 
     def _check_trained(self) -> None:
         """What is trained should be what was trained when the method was attached."""
@@ -259,10 +281,10 @@ class Learner:
         if not (self._transforms or self._watches):
             return
         self._gradient = [_dense_gradient(p) for p in self._protected]
-        if self._transforms and self.stage == "gradient":
-            changed = self.method.transform(self, self._gradient)
-            for parameter, new in zip(self._protected, changed, strict=True):
-                if parameter.requires_grad:
+        if self._transforms:
+            changed = self.method.transform_gradient(self, self._gradient)
+            for parameter, old, new in zip(self._protected, self._gradient, changed, strict=True):
+                if parameter.requires_grad and (new is not old or self.stage == "gradient"):
                     parameter.grad = new
 
     def _check_penalised(self) -> None:
@@ -279,7 +301,7 @@ class Learner:
     def after_step(self) -> None:
         """Last part of a step, after the optimizer has moved the parameters."""
         if self._transforms and self.stage == "update":
-            update = self.method.transform(self, torch._foreach_sub(self._protected, self._before))
+            update = self.method.transform_update(self, torch._foreach_sub(self._protected, self._before))
             for parameter, before, change in zip(self._protected, self._before, update, strict=True):
                 torch.add(before, change, out=parameter.data)
         if self._watches:
