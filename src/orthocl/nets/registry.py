@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from inspect import signature
 from typing import Any
 
@@ -24,7 +25,7 @@ def make_net(
     heads: Mapping[str, int],
     settings: Mapping[str, Any] | None = None,
     *,
-    seed: int = 0,
+    seed: int | None = None,
 ) -> nn.Module:
     """A network for a stream: with its single output layer, or as the trunk of a `MultiHead` for several heads.
 
@@ -33,7 +34,8 @@ def make_net(
         input_shape: shape of one sample.
         heads: head name -> outputs.
         settings: arguments of the network, such as {"hidden": [100, 100]}.
-        seed: seed of the initial weights; the global random state is left alone.
+        seed: seed of the initial weights, which leaves torch's random state alone; None draws the weights from
+            torch's generator, so that `torch.manual_seed` decides.
 
     >>> type(make_net("mlp", (4,), {"1": 2, "2": 2}, {"hidden": [8]})).__name__
     'MultiHead'
@@ -44,8 +46,9 @@ def make_net(
     for key in settings or {}:
         if key not in known:
             raise unknown_name(f"setting of net {name!r}", key, known)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+    with nullcontext() if seed is None else torch.random.fork_rng(devices=[]):
+        if seed is not None:
+            torch.manual_seed(seed)
         if len(heads) == 1:
             return NETS[name](input_shape, outputs=next(iter(heads.values())), **(settings or {}))
         return MultiHead(NETS[name](input_shape, **(settings or {})), heads)

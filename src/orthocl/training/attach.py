@@ -22,7 +22,7 @@ from orthocl.methods.base import Method
 from orthocl.methods.learner import Learner, Loss
 from orthocl.nets.heads import find_heads
 from orthocl.tangents.adapter import why_not_exact
-from orthocl.training.seeds import derive_generator
+from orthocl.training.seeds import derive_generator, draw_seed
 
 
 def attach(
@@ -33,7 +33,7 @@ def attach(
     protect: Iterable[str] | None = None,
     loss: Loss | None = None,
     batch_norm: Literal["freeze", "keep"] = "freeze",
-    seed: int = 0,
+    seed: int | None = None,
     tasks: int | None = None,
     example_input: Tensor | None = None,
 ) -> Learner:
@@ -51,7 +51,8 @@ def attach(
             for integer targets, mean squared error for others.
         batch_norm: batch statistics that keep moving change old outputs whatever the projection does: "freeze" them
             after the first task, or "keep" them moving.
-        seed: seed of the method's own draws, such as which samples it remembers.
+        seed: seed of the method's own draws, such as which samples it remembers; None draws one from torch's
+            generator, so that `torch.manual_seed` decides.
         tasks: how many tasks to expect, so that a memory that will not fit is noticed in time.
         example_input: a batch of inputs, to notice it now; otherwise it is noticed when the first task begins.
 
@@ -82,7 +83,7 @@ def attach(
         method=method,
         parameters=parameters,
         loss=loss or default_loss,
-        generator=derive_generator("method", seed),
+        generator=derive_generator("method", draw_seed() if seed is None else seed),
         stage="update" if method.projects and why_not_exact(optimizer, parameters) else "gradient",
         batch_norm=batch_norm,
         tasks_expected=tasks,

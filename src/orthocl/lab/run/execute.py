@@ -27,8 +27,8 @@ from orthocl.storage import write_state
 from orthocl.streams import Stream, make
 from orthocl.training import Observer, Progress, TrainSettings, attach
 from orthocl.training.checkpoint import load_checkpoint
+from orthocl.training.loop import Member, train_members
 from orthocl.training.seeds import derive_seed
-from orthocl.training.together import Member, train_member
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,7 @@ def _make(attempt: Attempt) -> Record:
         torch.set_num_threads(attempt.begin())
         try:
             attempt.prepare()
-            progress = train_member(attempt.member, settings.train)
+            progress = train_members([attempt.member], settings.train)[0]
         except UnsupportedError as error:
             record = Record(
                 run, settings, describe_stream(stream), "unsupported", str(error), provenance=circumstances()

@@ -1,7 +1,7 @@
 """Several seeds of one setting, made in one process as one computation where that saves time.
 
-Which runs are put together has no influence on their results: see `training.together`. So nothing is lost when it does
-not work out: each run goes on alone from its own checkpoint.
+Each network keeps its own products and sums (`training/mlp_steps.py`), so the results do not depend on which runs are
+put together. Nothing is lost when it does not work out: each run goes on alone from its own checkpoint.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from orthocl.lab.run.execute import Attempt, RunObserver, RunOptions, make_strea
 from orthocl.lab.store.record import Record
 from orthocl.lab.store.run_lock import ClaimedError
 from orthocl.lab.store.store import Store
-from orthocl.training.together import train_together, why_not_together
+from orthocl.training.loop import train_members, why_not_together
 
 LARGEST_GROUP = 5
 LARGEST_WIDTH = 150
@@ -107,7 +107,7 @@ def execute_together(
             for observer in attempt.observers:
                 stack.callback(observer.on_end)
                 observer.on_run(attempt.run, attempt.settings, store.folder(attempt.run))
-        progresses = train_together(members, settings[0].train)
+        progresses = train_members(members, settings[0].train)
         records = [a.conclude(progress) for a, progress in zip(attempts, progresses, strict=True)]
         for attempt, record in zip(attempts, records, strict=True):
             for observer in attempt.observers:
