@@ -1,6 +1,7 @@
 """Continual learning by orthogonal projection.
 
 Your own loop: `attach`. Methods: `OGD`, `OGDPlus`, `PCAOGD`, `AGEM`, `AGEMNT`, `EWC`, `SI`, `MAS`, `StableSGD`, `SGD`.
+Several of them as one: `chain`, `partition`.
 What a memory costs: `plan`. Data: `streams`. Theory: `solve_stream`, `generalisation_bound`, `EmpiricalNTK`,
 `InfiniteWidthNTK`, `linearise`, and the rest in `orthocl.theory`. Experiments: `orthocl.lab`.
 """
@@ -23,7 +24,9 @@ if TYPE_CHECKING:
         Method,
         OGDPlus,
         StableSGD,
+        chain,
         make_method,
+        partition,
     )
     from orthocl.metrics import METRICS, AccuracyMatrix
     from orthocl.nets import NETS, MultiHead, make_net
@@ -55,11 +58,13 @@ __all__ = [
     "StableSGD",
     "TrainSettings",
     "attach",
+    "chain",
     "evaluate",
     "generalisation_bound",
     "linearise",
     "make_method",
     "make_net",
+    "partition",
     "plan",
     "solve_stream",
     "train",

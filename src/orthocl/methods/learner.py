@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from copy import copy
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -58,6 +59,8 @@ class Learner:
     """Samples per step, when the loop knows it."""
     on_batch: Callable[[Tensor], None] | None = None
     """Told the positions of each batch in the training data, before its forward pass, when the loop knows them."""
+    sole: bool = True
+    """Whether no other method acts on the same parameters: their gradient is then that of the loss alone."""
     hooks: list[Any] = field(default_factory=list, repr=False)
     """Handles of the hooks on the optimizer, removed by `detach`."""
 
@@ -205,6 +208,16 @@ class Learner:
         original = owner[key] if before is None else before
         owner[key] = value
         self._undo.append(lambda: owner.__setitem__(key, original))
+
+    def seen_by(self, method: Method, parameters: dict[str, nn.Parameter], *, sole: bool) -> Learner:
+        """This learner as one of several methods sees it: good for one call, not to be kept.
+
+        It has no batch size: what depends on all of a batch, such as a cache of inputs, belongs to the whole learner.
+        """
+        view = copy(self)
+        view.parameters, view._protected, view.method = parameters, list(parameters.values()), method
+        view.batch_size, view.sole = None, self.sole and sole
+        return view
 
     def foresee(self, inputs: Tensor) -> None:
         """Warn, once, if the method will need more memory than there is."""

@@ -78,7 +78,7 @@ class OGD(Method):
         self.watch.begin(learner)
         self.peak = 0
         # Beside other methods the gradient is not that of the loss alone, which is all that the adapter sees.
-        exact = self.engine != "project" and learner.stage == "gradient" and learner.method is self
+        exact = self.engine != "project" and learner.stage == "gradient" and learner.sole
         if exact and self.subspace is not None and self.subspace.rank:
             self._install_adapter(learner, self.subspace)
 

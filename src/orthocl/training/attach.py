@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from orthocl.errors import SettingsError, UnsupportedError, unknown_name
 from orthocl.methods.base import Method
+from orthocl.methods.composite import require_method
 from orthocl.methods.learner import Learner, Loss
 from orthocl.nets.heads import find_heads
 from orthocl.tangents.adapter import why_not_exact
@@ -69,6 +70,7 @@ def attach(
     """
     if batch_norm not in ("freeze", "keep"):
         raise unknown_name("batch_norm policy", str(batch_norm), ["freeze", "keep"])
+    _check_arguments(method, model, optimizer)
     method.check_settings()
     parameters = protected_parameters(model, protect)
     _check_optimizer(optimizer, parameters)
@@ -170,6 +172,31 @@ def protected_parameters(model: nn.Module, protect: Iterable[str] | None = None)
             "there is no trainable parameter to protect: unfreeze some, or name them with protect=[...]"
         )
     return chosen
+
+
+def _check_arguments(method: object, model: object, optimizer: object) -> None:
+    """The first error that people make is in what they give, or in its order."""
+    if isinstance(method, nn.Module | torch.optim.Optimizer) and Method in {
+        base for value in (model, optimizer) for base in type(value).__mro__
+    }:
+        raise SettingsError("the arguments of attach are in another order: attach(method, model, optimizer)")
+    require_method(method)
+    if not isinstance(model, nn.Module):
+        raise SettingsError(
+            f"expected a model (a torch.nn.Module) as the second argument of attach, got {_described(model)}: "
+            "attach(method, model, optimizer)"
+        )
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise SettingsError(
+            f"expected an optimizer, such as torch.optim.SGD(model.parameters(), lr=0.1), as the third argument of "
+            f"attach, got {_described(optimizer)}: attach(method, model, optimizer)"
+        )
+
+
+def _described(value: object) -> str:
+    if isinstance(value, type):
+        return f"the class {value.__name__}"
+    return "None" if value is None else f"a {type(value).__name__}"
 
 
 def _check_optimizer(optimizer: torch.optim.Optimizer, parameters: dict[str, nn.Parameter]) -> None:
