@@ -46,16 +46,6 @@ class Chain(Composite):
         """The learner with all its parameters, which the method shares with others."""
         return learner.seen_by(self.members[member], learner.parameters, sole=len(self.methods) == 1)
 
-    def refusal(self, learner: Learner) -> str | None:
-        """As the members, and an engine that would see only a part of the gradient."""
-        for method in self.methods if len(self.methods) > 1 else ():
-            if method.settings().get("engine") == "adapter":
-                return (
-                    f"{method.name} cannot use its adapter beside other methods, whose share of the gradient the adapter "
-                    'does not see: use engine="auto" or engine="project"'
-                )
-        return super().refusal(learner)
-
 
 def chain(*methods: Method) -> Chain:
     """Several methods as one: penalties add up, gradients are transformed by one after the other.

@@ -173,6 +173,15 @@ class OGD(Method):
         if self.adapter is not None:
             self.adapter.merge()
 
+    def refusal(self, learner: Learner) -> str | None:
+        """An adapter that was asked for, where it would see only a part of the gradient."""
+        if self.engine == "adapter" and not learner.sole:
+            return (
+                f"{self.name} cannot use its adapter beside other methods, because it does not see their share of the "
+                'gradient: use engine="auto" or engine="project"'
+            )
+        return None
+
     def foresee(self, learner: Learner, inputs: Tensor) -> str | None:
         """Whether the tangents of all expected tasks will fit in the memory that is free now."""
         if not self.memory_per_task:

@@ -25,7 +25,8 @@ class Partition(Composite):
     def __post_init__(self) -> None:
         if not isinstance(self.parts, Mapping):
             raise SettingsError(
-                f'partition expects a dict such as {{"encoder": OGD(), "decoder": EWC()}}, got a {type(self.parts).__name__}'
+                'partition expects a dict such as {"encoder": OGD(), "decoder": EWC()}, got a '
+                f"{type(self.parts).__name__}"
             )
         require_methods(list(self.parts.values()), "partition")
         self.parts = dict(self.parts)
