@@ -50,11 +50,12 @@ def nothing_leaks(make: Maker) -> None:
                     _step(learner, stream, task.number, steps)
                     moved = [now - then for now, then in zip(_position(learner), start, strict=True)]
                     share = _leak(learner, moved)
+                    when = "the first step" if steps else "all steps"
                     require(
                         task.number == 1 or share <= LEAK,
-                        f"under {optimizer}, {share:.1e} of the way from the beginning of task {task.number} to "
-                        f"{'its first step' if steps else 'its end'} lies in the protected space; at most {LEAK:g} may. "
-                        "`transform` must be the projection, and nothing may move the weights past the optimizer",
+                        f"under {optimizer}, {share:.1e} of the way that {when} of task {task.number} went lies in the "
+                        f"protected space, more than {LEAK:g}: `transform` must be the projection, and nothing may move "
+                        "the weights past the optimizer",
                     )
 
 
