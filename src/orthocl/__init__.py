@@ -1,7 +1,7 @@
 """Continual learning by orthogonal projection.
 
-Your own loop: `attach`. Methods: `OGD`, `OGDPlus`, `PCAOGD`, `AGEM`, `AGEMNT`, `EWC`, `SI`, `MAS`, `StableSGD`, `SGD`.
-Several of them as one: `chain`, `partition`.
+Your own loop: `attach`. Methods: `OGD`, `OGDPlus`, `PCAOGD`, `AGEM`, `AGEMNT`, `EWC`, `SI`, `MAS`, `StableSGD`,
+`Replay`, `SGD`; several of them as one: `chain`, `partition`.
 What a memory costs: `plan`. Data: `streams`. Theory: `solve_stream`, `generalisation_bound`, `EmpiricalNTK`,
 `InfiniteWidthNTK`, `linearise`, and the rest in `orthocl.theory`. Experiments: `orthocl.lab`.
 """
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         Learner,
         Method,
         OGDPlus,
+        Replay,
         StableSGD,
         chain,
         make_method,
@@ -55,6 +56,7 @@ __all__ = [
     "Method",
     "MultiHead",
     "OGDPlus",
+    "Replay",
     "StableSGD",
     "TrainSettings",
     "attach",

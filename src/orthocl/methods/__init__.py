@@ -11,6 +11,7 @@ from orthocl.methods.ogd_plus import OGDPlus
 from orthocl.methods.partition import Partition, partition
 from orthocl.methods.pca_ogd import PCAOGD
 from orthocl.methods.registry import METHODS, make_method
+from orthocl.methods.replay import Replay
 from orthocl.methods.sgd import SGD
 from orthocl.methods.si import SI
 from orthocl.methods.stable_sgd import StableSGD
@@ -31,6 +32,7 @@ __all__ = [
     "Method",
     "OGDPlus",
     "Partition",
+    "Replay",
     "StableSGD",
     "chain",
     "make_method",

@@ -37,9 +37,13 @@ class Partition(Composite):
         """The methods by the leading part of the names of their parameters."""
         return self.parts
 
+    def belongs(self, name: str, prefix: str) -> bool:
+        """Whether a parameter is in a part."""
+        return name == prefix or name.startswith(prefix + ".")
+
     def view(self, learner: Learner, member: str) -> Learner:
         """The learner with the parameters of one part, and the part's method as its own."""
-        own = {name: p for name, p in learner.parameters.items() if _belongs(name, member)}
+        own = {name: p for name, p in learner.parameters.items() if self.belongs(name, member)}
         view = learner.seen_by(self.parts[member], own, sole=True)
         view.stage = self._stages.get(member, view.stage)
         return view
@@ -66,13 +70,13 @@ class Partition(Composite):
     def refusal(self, learner: Learner) -> str | None:
         """Every part must have parameters, and none may have two methods."""
         for prefix in self.parts:
-            if not any(_belongs(name, prefix) for name in learner.parameters):
+            if not any(self.belongs(name, prefix) for name in learner.parameters):
                 raise UnsupportedError(
                     f"no protected parameter belongs to the part {prefix!r}: the names begin with "
                     f"{sorted({name.split('.')[0] for name in learner.parameters})}"
                 )
         for name in learner.parameters:
-            owners = [prefix for prefix in self.parts if _belongs(name, prefix)]
+            owners = [prefix for prefix in self.parts if self.belongs(name, prefix)]
             if len(owners) > 1:
                 return f"parameter {name!r} belongs to {owners}: the parts of a partition must not overlap"
         return super().refusal(learner)
@@ -91,7 +95,3 @@ def partition(parts: Mapping[str, Method]) -> Partition:
     'encoder: ogd, decoder: ewc'
     """
     return Partition(parts)
-
-
-def _belongs(name: str, prefix: str) -> bool:
-    return name == prefix or name.startswith(prefix + ".")

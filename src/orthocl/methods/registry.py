@@ -14,12 +14,13 @@ from orthocl.methods.mas import MAS
 from orthocl.methods.ogd import OGD
 from orthocl.methods.ogd_plus import OGDPlus
 from orthocl.methods.pca_ogd import PCAOGD
+from orthocl.methods.replay import Replay
 from orthocl.methods.sgd import SGD
 from orthocl.methods.si import SI
 from orthocl.methods.stable_sgd import StableSGD
 
 METHODS: dict[str, type[Method]] = {
-    kind.name: kind for kind in (SGD, OGD, OGDPlus, PCAOGD, AGEM, AGEMNT, EWC, SI, MAS, StableSGD)
+    kind.name: kind for kind in (SGD, OGD, OGDPlus, PCAOGD, AGEM, AGEMNT, EWC, SI, MAS, StableSGD, Replay)
 }
 
 

@@ -54,8 +54,8 @@ def nothing_leaks(make: Maker) -> None:
                     require(
                         task.number == 1 or share <= LEAK,
                         f"under {optimizer}, {share:.1e} of the way that {when} of task {task.number} went lies in the "
-                        f"protected space, more than {LEAK:g}: `transform` must be the projection, and nothing may move "
-                        "the weights past the optimizer",
+                        f"protected space, more than {LEAK:g}: `transform` must be the projection, and nothing else "
+                        "may move the weights",
                     )
 
 
