@@ -29,7 +29,7 @@ class Partition(Composite):
                 f"{type(self.parts).__name__}"
             )
         require_methods(list(self.parts.values()), "partition")
-        self.parts = dict(self.parts)
+        self.parts = dict(sorted(self.parts.items()))  # so that the order given has no influence on any draw
         self.declare(", ".join(f"{prefix}: {method.name}" for prefix, method in self.parts.items()))
 
     @property
@@ -85,13 +85,13 @@ class Partition(Composite):
 def partition(parts: Mapping[str, Method]) -> Partition:
     """Different methods for different parts of a model; what belongs to no part is trained plainly.
 
-    The parts do not overlap, so their order has no influence, and each may project.
+    The parts do not overlap and act in the order of their names: the order given has no influence. Each may project.
 
     Args:
         parts: leading part of the names of parameters, such as "encoder" -> its method.
 
     >>> from orthocl.methods import EWC, OGD
     >>> partition({"encoder": OGD(memory_per_task=20), "decoder": EWC(strength=10.0)}).name
-    'encoder: ogd, decoder: ewc'
+    'decoder: ewc, encoder: ogd'
     """
     return Partition(parts)
