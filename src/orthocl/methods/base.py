@@ -108,7 +108,7 @@ class Method(Declarations):
         """Why this method cannot work on this model, or None if it can."""
         return None
 
-    def foresee(self, learner: Learner, inputs: Tensor) -> str | None:
+    def memory_warning(self, learner: Learner, inputs: Tensor) -> str | None:
         """A warning if the method will need more memory than there is, from one example input; None if not."""
         return None
 

@@ -124,9 +124,11 @@ class Composite(Method):
         reasons = (method.refusal(self.view(learner, key)) for key, method in self.members.items())
         return next((reason for reason in reasons if reason), None)
 
-    def foresee(self, learner: Learner, inputs: Tensor) -> str | None:
+    def memory_warning(self, learner: Learner, inputs: Tensor) -> str | None:
         """The warnings of all members."""
-        found = (method.foresee(self.view(learner, key), inputs) for key, method in self.members.items())
+        found = (
+            method.memory_warning(self.view(learner, key), inputs) for key, method in self.members.items()
+        )
         return "; ".join(warning for warning in found if warning) or None
 
     def merge(self, learner: Learner) -> None:

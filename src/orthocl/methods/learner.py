@@ -97,7 +97,7 @@ class Learner:
         self.enter_task(self._as_task(data, head))
         try:
             with self.full_precision():
-                self.foresee(self.current_task.train.inputs(torch.tensor([0])))
+                self.check_memory(self.current_task.train.inputs(torch.tensor([0])))
                 if resumed:
                     self.method.resume_task(self)
                 else:
@@ -137,7 +137,7 @@ class Learner:
         if self.batch_norm == "freeze" and self.tasks_done > 0:
             for module in self.model.modules():
                 if isinstance(module, nn.modules.batchnorm._BatchNorm):
-                    self._undo += _evaluated(module)
+                    self._undo += _run_in_eval_mode(module)
         self.task = task
 
     @torch.no_grad()
@@ -219,9 +219,9 @@ class Learner:
         view.batch_size, view.sole = None, self.sole and sole
         return view
 
-    def foresee(self, inputs: Tensor) -> None:
+    def check_memory(self, inputs: Tensor) -> None:
         """Warn, once, if the method will need more memory than there is."""
-        warning = None if self._warned else self.method.foresee(self, inputs)
+        warning = None if self._warned else self.method.memory_warning(self, inputs)
         if warning:
             self._warned = True
             warnings.warn(warning, stacklevel=4)
@@ -374,7 +374,7 @@ def _dense_gradient(parameter: Tensor) -> Tensor:
     return gradient.to_dense() if gradient.is_sparse else gradient
 
 
-class _Evaluated:
+class _EvalModeHooks:
     """Hooks that run a module in eval mode, whatever its mode is in between."""
 
     training = True
@@ -386,8 +386,8 @@ class _Evaluated:
         module.training = self.training
 
 
-def _evaluated(module: nn.Module) -> list[Callable[[], None]]:
-    hooks = _Evaluated()
+def _run_in_eval_mode(module: nn.Module) -> list[Callable[[], None]]:
+    hooks = _EvalModeHooks()
     return [
         module.register_forward_pre_hook(hooks.before).remove,
         module.register_forward_hook(hooks.after, always_call=True).remove,

@@ -182,7 +182,7 @@ class OGD(Method):
             )
         return None
 
-    def foresee(self, learner: Learner, inputs: Tensor) -> str | None:
+    def memory_warning(self, learner: Learner, inputs: Tensor) -> str | None:
         """Whether the tangents of all expected tasks will fit in the memory that is free now."""
         if not self.memory_per_task:
             return None

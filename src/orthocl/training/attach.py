@@ -102,7 +102,7 @@ def attach(
             stacklevel=2,
         )
     if example_input is not None:
-        learner.foresee(example_input)
+        learner.check_memory(example_input)
     learner.hooks += [
         optimizer.register_step_pre_hook(partial(_before_step, learner)),
         optimizer.register_step_post_hook(partial(_after_step, learner)),
