@@ -3,7 +3,7 @@
     python benchmarks/laboratory.py [--seconds 60] [--rounds 5] [--method ogd+]
 
 The same run of about a minute is made by three processes, each timed from its start to its end: a script with the bare
-loop (`training.train_member`), the command `orthocl run`, and a script that calls `lab.run_experiment`. Both import
+loop (`training.train`), the command `orthocl run`, and a script that calls `lab.run_experiment`. Both import
 torch once more, for the process that makes the run. They take turns, and each run of the laboratory is divided by the
 mean of the bare ones before and after it, because a machine that does other things as well is now faster, now slower.
 """
@@ -23,12 +23,12 @@ BARE = """
 import sys
 from orthocl.lab.experiment.experiment import make_experiment
 from orthocl.lab.run.execute import build_learner, make_stream
-from orthocl.training.together import Member, train_member
+from orthocl.training import train
 
 (run,) = make_experiment({"streams": [sys.argv[1]], "methods": [sys.argv[2]]}, overrides=sys.argv[4:]).runs
 run = run.resolved()
 stream = make_stream(run.stream)
-print(train_member(Member(build_learner(run, stream), stream, run.seed), run.train).accuracies[-1])
+print(train(build_learner(run, stream), stream, run.train, seed=run.seed).accuracies[-1])
 """
 SCRIPT = """
 import sys

@@ -41,7 +41,8 @@ from orthocl.streams.arrays import TensorSplit
 from orthocl.tangents import Adapter, Subspace, collect
 from orthocl.tangents.planner import available_bytes, size
 from orthocl.training import attach
-from orthocl.training.mlp_steps import WrittenOutSteps, linear_layers
+from orthocl.training.mlp_steps import MLPStepper
+from orthocl.training.quick_conditions import linear_layers
 
 BATCH, TASK_SAMPLES, CACHED_SAMPLES = 32, 60_000, 4_000
 console = Console(width=110)
@@ -189,16 +190,16 @@ def _runner_step(
     model = copy.deepcopy(setting.model)
     learner = attach(method, model, torch.optim.SGD(model.parameters(), lr=1e-3))
     learner.batch_size = BATCH
-    data = setting.data.flatten(1), setting.labels
+    data = setting.data, setting.labels
     task = learner.learning(TensorSplit(setting.data, setting.labels))
     with mock.patch.dict(os.environ, {"ORTHOCL_SCRATCH": scratch or ""}):
         task.__enter__()
-    steps = WrittenOutSteps([learner])
+    steps = MLPStepper([learner], [data])
 
     def step() -> None:
         index = torch.randint(0, setting.samples, (BATCH,))
         start = time.thread_time()
-        steps.backward([data], [index])
+        steps.backward([index])
         steps.step()
         step.times.append(1e3 * (time.thread_time() - start))
 

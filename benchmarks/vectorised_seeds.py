@@ -8,7 +8,7 @@ the machine does not tilt the ratio; best of interleaved repeats.
     python benchmarks/vectorised_seeds.py            # a table of ratios
     python benchmarks/vectorised_seeds.py --json     # the same, for a file
 
-Plain training is measured with the product's own loops, `train` and `train_together`, tests included, and the weights
+Plain training is measured with the product's own loops, `train` and `train_members`, tests included, and the weights
 are compared to the bit. OGD through the tangent adapter with m remembered directions, in its cheapest form (the input
 kernel of the first layer is looked up, not computed), is measured with loops written for this purpose. Time of separate
 runs divided by time of the joint form, on two shared cores:
@@ -22,7 +22,7 @@ runs divided by time of the joint form, on two shared cores:
     OGD, 700 directions                   1.08        0.94
     OGD, 1400 directions                  0.93        1.04
 
-So plain training takes written-out steps, small networks together (up to five seeds, and never so many that a core is
+So plain training takes quick steps, small networks together (up to five seeds, and never so many that a core is
 idle). For OGD the gain is gone after the first tasks: seeds of other methods are separate processes.
 """
 
@@ -43,7 +43,7 @@ from orthocl.methods import SGD
 from orthocl.nets import MLP
 from orthocl.streams import Stream, make
 from orthocl.training import TrainSettings, attach, train
-from orthocl.training.together import Member, train_together
+from orthocl.training.loop import Member, train_members
 
 WIDTHS = (1024, 100, 100, 10)
 BATCH = 32
@@ -183,12 +183,12 @@ def plain(seeds: int, epochs: int, repeats: int, hidden: tuple[int, ...] = (100,
 
     def alone(runs: list[Member]) -> None:
         for run in runs:
-            train(run.learner, run.stream, settings, seed=run.seed, progress=run.progress)
+            train(run.learner, run.stream, settings, seed=run.seed, progress=run.progress, quick=False)
 
     best = {"alone": float("inf"), "together": float("inf")}
     for _ in range(repeats):
         made = {name: members() for name in best}
-        for name, work in (("alone", alone), ("together", lambda runs: train_together(runs, settings))):
+        for name, work in (("alone", alone), ("together", lambda runs: train_members(runs, settings))):
             start = time.process_time()
             work(made[name])
             best[name] = min(best[name], time.process_time() - start)

@@ -1,6 +1,8 @@
 """A method of your own in one small file: pull the weights back towards where the last task left them.
 
 orthocl check examples/own_method.py
+
+It works beside others, too: `orthocl.chain(Leash(), orthocl.OGD())`.
 """
 
 from __future__ import annotations

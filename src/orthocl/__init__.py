@@ -1,6 +1,7 @@
 """Continual learning by orthogonal projection.
 
-Your own loop: `attach`. Methods: `OGD`, `OGDPlus`, `PCAOGD`, `AGEM`, `AGEMNT`, `EWC`, `SI`, `MAS`, `StableSGD`, `SGD`.
+Your own loop: `attach`. Methods: `OGD`, `OGDPlus`, `PCAOGD`, `AGEM`, `AGEMNT`, `EWC`, `SI`, `MAS`, `StableSGD`,
+`Replay`, `SGD`; several of them as one: `chain`, `partition`.
 What a memory costs: `plan`. Data: `streams`. Theory: `solve_stream`, `generalisation_bound`, `EmpiricalNTK`,
 `InfiniteWidthNTK`, `linearise`, and the rest in `orthocl.theory`. Experiments: `compare`, and `orthocl.lab`.
 """
@@ -23,8 +24,11 @@ if TYPE_CHECKING:
         Learner,
         Method,
         OGDPlus,
+        Replay,
         StableSGD,
+        chain,
         make_method,
+        partition,
     )
     from orthocl.metrics import METRICS, AccuracyMatrix
     from orthocl.nets import NETS, MultiHead, make_net
@@ -53,15 +57,18 @@ __all__ = [
     "Method",
     "MultiHead",
     "OGDPlus",
+    "Replay",
     "StableSGD",
     "TrainSettings",
     "attach",
+    "chain",
     "compare",
     "evaluate",
     "generalisation_bound",
     "linearise",
     "make_method",
     "make_net",
+    "partition",
     "plan",
     "solve_stream",
     "train",

@@ -31,7 +31,7 @@ def test_a_run_alone_is_trained_as_by_the_bare_loop(store, tiny, method):
     run = tiny(method, seed=1).resolved()
     stream = make_stream(run.stream)
     with threads(1):
-        progress = train(build_learner(run, stream), stream, run.train, seed=run.seed)
+        progress = train(build_learner(run, stream), stream, run.train, seed=run.seed, quick=False)
     found = execute(run, store, options=OPTIONS).result
     assert (found.accuracies, found.losses) == (progress.accuracies, progress.losses)
 

@@ -35,10 +35,15 @@ CASES = {
     "si": ({"strength": 1.0}, {"strength": 0.1, "damping": 1.0}),
     "mas": ({"strength": 1.0}, {"strength": 0.1, "importance_samples": 4, "importance_batch": 3}),
     "stable-sgd": ({"decay": 0.5, "batch_size": 4}, {"decay": 0.9, "dropout": 0.6, "batch_size": 3}),
+    "replay": ({}, {"strength": 0.1, "memory_per_task": 3, "replay_batch": 2}),
     "sgd": ({}, {}),
 }
 # Same steps whatever the value, by design: how the projection is computed.
 WITHOUT_EFFECT = {(name, key) for name in ("ogd", "ogd+", "pca-ogd") for key in ("engine", "input_cache")}
+
+
+# Without momentum no path climbs: `test_penalties` has one that does.
+WITHOUT_EFFECT |= {("si", "clip")}
 
 
 def final_weights(name, settings):

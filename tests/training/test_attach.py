@@ -372,3 +372,25 @@ def test_the_public_names():
         "Method",
     ):
         assert hasattr(orthocl, name), name
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (lambda m, o: (OGDPlus, m, o), r"got the class OGDPlus: give an instance, OGDPlus\(\)"),
+        (lambda m, o: ("ogd+", m, o), r"got the text 'ogd\+': give an instance such as orthocl.OGD\(\)"),
+        (lambda m, o: (None, m, o), "expected a method such as .*, got None"),
+        (lambda m, o: (m, OGD(), o), r"another order: attach\(method, model, optimizer\)"),
+        (lambda m, o: (m, o, OGD()), "another order"),
+        (lambda m, o: (OGD(), None, o), "expected a model .* got None"),
+        (lambda m, o: (OGD(), nn.Linear, o), "expected a model .* got the class Linear"),
+        (lambda m, o: (OGD(), o, m), "expected a model .* got a SGD"),
+        (lambda m, o: (OGD(), m, None), "expected an optimizer, .* got None"),
+        (lambda m, o: (OGD(), m, torch.optim.SGD), "expected an optimizer, .* got the class SGD"),
+        (lambda m, o: (OGD(), m, m.parameters()), "expected an optimizer, .* got a generator"),
+    ],
+)
+def test_first_errors_say_what_was_expected(arguments, words):
+    model = network()
+    with pytest.raises(SettingsError, match=words):
+        attach(*arguments(model, torch.optim.SGD(model.parameters(), lr=0.1)))

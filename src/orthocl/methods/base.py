@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
@@ -22,27 +23,45 @@ if TYPE_CHECKING:
 Gradient = Sequence[Tensor]  # aligned with `learner.parameters`
 
 
+class Declarations:
+    """What the training loop reads from a method. Not a dataclass, so that these are no hyperparameters by themselves.
+
+    A method declares them as class attributes, as hyperparameters (the batch size of Stable SGD) or as state.
+    """
+
+    batch_size: int | None = None
+    """A batch size that the method brings along; the training loop prefers it to its own."""
+    remembered: Mapping[int, Tensor] = MappingProxyType({})
+    """Task number -> positions, in its training data, of the samples whose accuracy is recorded as memorised."""
+
+
 @dataclass
-class Method:
+class Method(Declarations):
     """Plain training with whatever optimizer is attached, and the five hooks that other methods override.
 
     The life of a task: `begin_task`, then for every step `penalty` (added to the loss), `transform` (of the
     gradient before the optimizer sees it), `after_step`; at the end `end_task`.
 
-    A method that projects says so with `projects`: its `transform` is then a linear projection, and is applied to
-    the finished update instead of the gradient where the optimizer does not commute with projections.
+    A method that projects says so with `projects`: its `transform` is then a linear, orthogonal projection that stays
+    the same during a task. The learner applies it to the finished update instead of the gradient where the optimizer
+    does not commute with projections, and to momentum that is left over from earlier tasks.
     """
 
     name: ClassVar[str] = ""
     projects: ClassVar[bool] = False
+    quick_steps: ClassVar[bool] = False
+    """Whether the loop may take the steps of a multilayer perceptron without calling its modules, to the same bits.
+
+    To be declared by each class for itself: a subclass may need to see what its parent does not.
+    """
     first_task_is_sgd: ClassVar[bool] = True
     """Whether the method is plain training as long as there is nothing to protect."""
     uses_step: ClassVar[bool] = True
     """Whether `after_step` needs the displacement of the parameters, which costs a copy of them."""
     minimum: ClassVar[Mapping[str, float]] = {}
     """Smallest sensible values of hyperparameters."""
-    batch_size: ClassVar[int | None] = None
-    """A batch size that the method brings along; the runner prefers it to its own."""
+    memory_fields: ClassVar[tuple[str, ...]] = ("memory_per_task",)
+    """Hyperparameters, if the method has them, that count the samples remembered of each task."""
 
     def begin_task(self, learner: Learner) -> None:
         """Before the first step of a task."""
@@ -58,6 +77,27 @@ class Method:
         """The gradient (or, for a projecting method, the update) to use instead of this one."""
         return gradient
 
+    def project(self, learner: Learner, vectors: Gradient) -> Gradient:
+        """The part of some vectors outside the protected space: of a projecting method, whatever takes its steps.
+
+        By default `transform`; a method whose `transform` has nothing to do in some tasks overrides it.
+        """
+        return self.transform(learner, vectors)
+
+    def transform_gradient(self, learner: Learner, gradient: Gradient) -> Gradient:
+        """What the optimizer is given: the transformed gradient, unless the projection waits for the update."""
+        if self.projects and learner.stage == "update":
+            return gradient
+        return self.transform(learner, gradient)
+
+    def transform_update(self, learner: Learner, update: Gradient) -> Gradient:
+        """What the finished update is replaced by: its projection, where the gradient was left as it was."""
+        return self.project(learner, update) if self.projects and learner.stage == "update" else update
+
+    def overrides(self, hook: str) -> bool:
+        """Whether the method has a hook of its own."""
+        return getattr(type(self), hook) is not getattr(Method, hook)
+
     def after_step(self, learner: Learner, gradient: Gradient, step: Gradient) -> None:
         """After each step, with the loss gradient before `transform` and the displacement of the parameters."""
 
@@ -68,7 +108,7 @@ class Method:
         """Why this method cannot work on this model, or None if it can."""
         return None
 
-    def foresee(self, learner: Learner, inputs: Tensor) -> str | None:
+    def memory_warning(self, learner: Learner, inputs: Tensor) -> str | None:
         """A warning if the method will need more memory than there is, from one example input; None if not."""
         return None
 

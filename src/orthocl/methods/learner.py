@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from copy import copy
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -58,18 +59,19 @@ class Learner:
     """Samples per step, when the loop knows it."""
     on_batch: Callable[[Tensor], None] | None = None
     """Told the positions of each batch in the training data, before its forward pass, when the loop knows them."""
+    sole: bool = True
+    """Whether no other method acts on the same parameters: their gradient is then that of the loss alone."""
     hooks: list[Any] = field(default_factory=list, repr=False)
     """Handles of the hooks on the optimizer, removed by `detach`."""
 
     def __post_init__(self) -> None:
-        kind = type(self.method)
-        self._transforms = kind.transform is not Method.transform
-        self._watches = kind.after_step is not Method.after_step
-        self._measures = self._watches and kind.uses_step
+        self._transforms = self.method.overrides("transform")
+        self._watches = self.method.overrides("after_step")
+        self._measures = self._watches and self.method.uses_step
         self._protected: list[Tensor] = list(self.parameters.values())
         self._gradient: list[Tensor] = []
         self._before: list[Tensor] = []
-        self._penalises = kind.penalty is not Method.penalty
+        self._penalises = self.method.overrides("penalty")
         self._penalised = False  # whether the penalty was asked for since the last step
         self._warned = self._warned_of_penalty = False
         self._frozen = {name for name, p in self.model.named_parameters() if not p.requires_grad}
@@ -95,11 +97,12 @@ class Learner:
         self.enter_task(self._as_task(data, head))
         try:
             with self.full_precision():
-                self.foresee(self.current_task.train.inputs(torch.tensor([0])))
+                self.check_memory(self.current_task.train.inputs(torch.tensor([0])))
                 if resumed:
                     self.method.resume_task(self)
                 else:
                     self.method.begin_task(self)
+                    self.clean_momentum()
             self._versions = [p._version for p in self._protected]
             yield self
             self._check_stepped()
@@ -134,8 +137,30 @@ class Learner:
         if self.batch_norm == "freeze" and self.tasks_done > 0:
             for module in self.model.modules():
                 if isinstance(module, nn.modules.batchnorm._BatchNorm):
-                    self._undo += _evaluated(module)
+                    self._undo += _run_in_eval_mode(module)
         self.task = task
+
+    @torch.no_grad()
+    def clean_momentum(self) -> None:
+        """Take momentum gathered on earlier tasks out of the protected space: it would carry the steps back into it.
+
+        Where the finished update is projected, momentum is projected with it.
+        """
+        buffers = self.momentum()
+        if buffers is None or not self.method.projects or self.stage == "update":
+            return
+        for parameter, old, new in zip(
+            self._protected, buffers, self.method.project(self, buffers), strict=True
+        ):
+            if new is not old:
+                self.optimizer.state[parameter]["momentum_buffer"] = old.copy_(new)
+
+    def momentum(self) -> list[Tensor] | None:
+        """Momentum buffers of the protected parameters, zero where one is missing; None if there are none yet."""
+        found = [self.optimizer.state.get(p, {}).get("momentum_buffer") for p in self._protected]
+        if all(buffer is None for buffer in found):
+            return None
+        return [torch.zeros_like(p) if b is None else b for p, b in zip(self._protected, found, strict=True)]
 
     def _check_trained(self) -> None:
         """What is trained should be what was trained when the method was attached."""
@@ -184,9 +209,19 @@ class Learner:
         owner[key] = value
         self._undo.append(lambda: owner.__setitem__(key, original))
 
-    def foresee(self, inputs: Tensor) -> None:
+    def seen_by(self, method: Method, parameters: dict[str, nn.Parameter], *, sole: bool) -> Learner:
+        """This learner as one of several methods sees it: good for one call, not to be kept.
+
+        It has no batch size: what depends on all of a batch, such as a cache of inputs, belongs to the whole learner.
+        """
+        view = copy(self)
+        view.parameters, view._protected, view.method = parameters, list(parameters.values()), method
+        view.batch_size, view.sole = None, self.sole and sole
+        return view
+
+    def check_memory(self, inputs: Tensor) -> None:
         """Warn, once, if the method will need more memory than there is."""
-        warning = None if self._warned else self.method.foresee(self, inputs)
+        warning = None if self._warned else self.method.memory_warning(self, inputs)
         if warning:
             self._warned = True
             warnings.warn(warning, stacklevel=4)
@@ -259,10 +294,10 @@ class Learner:
         if not (self._transforms or self._watches):
             return
         self._gradient = [_dense_gradient(p) for p in self._protected]
-        if self._transforms and self.stage == "gradient":
-            changed = self.method.transform(self, self._gradient)
-            for parameter, new in zip(self._protected, changed, strict=True):
-                if parameter.requires_grad:
+        if self._transforms:
+            changed = self.method.transform_gradient(self, self._gradient)
+            for parameter, old, new in zip(self._protected, self._gradient, changed, strict=True):
+                if parameter.requires_grad and (new is not old or self.stage == "gradient"):
                     parameter.grad = new
 
     def _check_penalised(self) -> None:
@@ -279,7 +314,7 @@ class Learner:
     def after_step(self) -> None:
         """Last part of a step, after the optimizer has moved the parameters."""
         if self._transforms and self.stage == "update":
-            update = self.method.transform(self, torch._foreach_sub(self._protected, self._before))
+            update = self.method.transform_update(self, torch._foreach_sub(self._protected, self._before))
             for parameter, before, change in zip(self._protected, self._before, update, strict=True):
                 torch.add(before, change, out=parameter.data)
         if self._watches:
@@ -339,7 +374,7 @@ def _dense_gradient(parameter: Tensor) -> Tensor:
     return gradient.to_dense() if gradient.is_sparse else gradient
 
 
-class _Evaluated:
+class _EvalModeHooks:
     """Hooks that run a module in eval mode, whatever its mode is in between."""
 
     training = True
@@ -351,8 +386,8 @@ class _Evaluated:
         module.training = self.training
 
 
-def _evaluated(module: nn.Module) -> list[Callable[[], None]]:
-    hooks = _Evaluated()
+def _run_in_eval_mode(module: nn.Module) -> list[Callable[[], None]]:
+    hooks = _EvalModeHooks()
     return [
         module.register_forward_pre_hook(hooks.before).remove,
         module.register_forward_hook(hooks.after, always_call=True).remove,

@@ -55,6 +55,7 @@ class OGD(Method):
 
     name: ClassVar[str] = "ogd"
     projects: ClassVar[bool] = True
+    quick_steps: ClassVar[bool] = True
     uses_step: ClassVar[bool] = False
 
     memory_per_task: int = 100
@@ -73,19 +74,21 @@ class OGD(Method):
     """Task number -> positions of the remembered samples in its training data."""
 
     def begin_task(self, learner: Learner) -> None:
-        """Clear old momentum out of the protected space, and install the adapter where it pays."""
+        """Install the adapter where it pays."""
         self.watch.begin(learner)
         self.peak = 0
-        if learner.stage == "gradient" and self.subspace is not None and self.subspace.rank:
-            self._project_momentum(learner, self.subspace)
-            if self.engine != "project":
-                self._install_adapter(learner, self.subspace)
+        # Beside other methods the gradient is not that of the loss alone, which is all that the adapter sees.
+        exact = self.engine != "project" and learner.stage == "gradient" and learner.sole
+        if exact and self.subspace is not None and self.subspace.rank:
+            self._install_adapter(learner, self.subspace)
 
     def transform(self, learner: Learner, gradient: Gradient) -> Gradient:
         """The part of the gradient (or update) that leaves the remembered outputs alone."""
-        if self.subspace is None or self.adapter is not None:
-            return gradient
-        return self.subspace.reject(gradient)
+        return gradient if self.adapter is not None else self.project(learner, gradient)
+
+    def project(self, learner: Learner, vectors: Gradient) -> Gradient:
+        """The part of some vectors outside the protected space, also while the adapter takes the steps."""
+        return vectors if self.subspace is None else self.subspace.reject(vectors)
 
     def after_step(self, learner: Learner, gradient: Gradient, step: Gradient) -> None:
         """The adapter's half of the step."""
@@ -145,7 +148,7 @@ class OGD(Method):
         if self.engine == "auto" and not adapter.layers:
             adapter.remove()  # no layer gains: project instead
             return
-        if _momentum(learner) is not None:  # as the optimizer: a buffer that exists is not started anew
+        if learner.momentum() is not None:  # as the optimizer: a buffer that exists is not started anew
             adapter.velocity = torch.zeros_like(adapter.alpha)
         if learner.batch_size is not None and self.input_cache:
             scratch = os.environ.get("ORTHOCL_SCRATCH")
@@ -163,21 +166,23 @@ class OGD(Method):
             self.peak = self.nbytes() + self.adapter.disk_bytes  # records do not depend on where the cache is
             self.adapter.remove()
             self.adapter, learner.on_batch = None, None
-            if self.subspace is not None:
-                self._project_momentum(learner, self.subspace)  # the adapter held the rest of it
-
-    def _project_momentum(self, learner: Learner, subspace: Subspace) -> None:
-        """Momentum gathered on earlier tasks would carry the step back into the protected space."""
-        buffers = _momentum(learner)
-        if buffers is not None:
-            torch._foreach_copy_(buffers, subspace.reject(buffers))
+            learner.clean_momentum()  # the adapter held the rest of it
 
     def merge(self, learner: Learner) -> None:
         """Fold what the adapter has learnt so far into the weights; training goes on as before."""
         if self.adapter is not None:
             self.adapter.merge()
 
-    def foresee(self, learner: Learner, inputs: Tensor) -> str | None:
+    def refusal(self, learner: Learner) -> str | None:
+        """An adapter that was asked for, where it would see only a part of the gradient."""
+        if self.engine == "adapter" and not learner.sole:
+            return (
+                f"{self.name} cannot use its adapter beside other methods, because it does not see their share of the "
+                'gradient: use engine="auto" or engine="project"'
+            )
+        return None
+
+    def memory_warning(self, learner: Learner, inputs: Tensor) -> str | None:
         """Whether the tangents of all expected tasks will fit in the memory that is free now."""
         if not self.memory_per_task:
             return None
@@ -232,14 +237,3 @@ class OGD(Method):
             if self.adapter is not None:
                 self.adapter.load_state_dict(self.saved_adapter)
             self.saved_adapter = None
-
-
-def _momentum(learner: Learner) -> list[Tensor] | None:
-    """Momentum buffers of the protected parameters, or None if there are none yet."""
-    states = [learner.optimizer.state[p] for p in learner.parameters.values()]
-    if all(state.get("momentum_buffer") is None for state in states):
-        return None
-    for parameter, state in zip(learner.parameters.values(), states, strict=True):
-        if state.get("momentum_buffer") is None:
-            state["momentum_buffer"] = torch.zeros_like(parameter)
-    return [state["momentum_buffer"] for state in states]

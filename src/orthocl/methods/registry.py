@@ -34,6 +34,7 @@ METHODS: Registry[type[Method]] = Registry(
         "si": "orthocl.methods.si:SI",
         "mas": "orthocl.methods.mas:MAS",
         "stable-sgd": "orthocl.methods.stable_sgd:StableSGD",
+        "replay": "orthocl.methods.replay:Replay",
     },
     _method,
 )

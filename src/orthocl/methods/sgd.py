@@ -16,3 +16,4 @@ class SGD(Method):
     """
 
     name: ClassVar[str] = "sgd"
+    quick_steps: ClassVar[bool] = True

@@ -33,7 +33,7 @@ class StableSGD(Method):
 
     decay: float = 0.8
     dropout: float | None = 0.3
-    batch_size: int | None = 10  # type: ignore[misc]
+    batch_size: int | None = 10
     minimum: ClassVar[Mapping[str, float]] = {"decay": 1e-30, "dropout": 0, "batch_size": 1}
     rates: list[float] = field(default_factory=list, init=False, repr=False)
 

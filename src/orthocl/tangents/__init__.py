@@ -3,6 +3,7 @@
 from orthocl.tangents.adapter import Adapter, why_not_exact
 from orthocl.tangents.collect import Variant, collect
 from orthocl.tangents.drift import Drift, drift
+from orthocl.tangents.layer_io import LayerIO, layer_io
 from orthocl.tangents.planner import Plan, plan
 from orthocl.tangents.subspace import Subspace
 from orthocl.tangents.tangents import Tangents
@@ -10,12 +11,14 @@ from orthocl.tangents.tangents import Tangents
 __all__ = [
     "Adapter",
     "Drift",
+    "LayerIO",
     "Plan",
     "Subspace",
     "Tangents",
     "Variant",
     "collect",
     "drift",
+    "layer_io",
     "plan",
     "why_not_exact",
 ]

@@ -12,7 +12,7 @@ do mix is refused.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Literal, get_args
@@ -27,7 +27,16 @@ from orthocl.tangents.blocks import Block
 from orthocl.tangents.dense_rows import per_sample_gradients
 from orthocl.tangents.tangents import Tangents, norm
 
-__all__ = ["Tangents", "Variant", "collect", "remembered_outputs"]
+__all__ = [
+    "RecordedLayer",
+    "Tangents",
+    "Variant",
+    "collect",
+    "differentiable",
+    "recorded_layers",
+    "recording",
+    "remembered_outputs",
+]
 
 Variant = Literal["gtl", "ave", "all"]
 # Disagreement with autograd above which a layer's rows are not believed: relative to the layer's gradient, and
@@ -84,8 +93,13 @@ def _checked(outputs: Tensor, targets: Tensor, variant: Variant) -> Tensor:
 
 
 @dataclass
-class _Layer:
-    """A module whose gradient can be read off one recorded call."""
+class RecordedLayer:
+    """A module whose gradient can be read off one recorded call.
+
+    Args:
+        module: the module.
+        names: its protected parameters: "weight", "bias" -> full name.
+    """
 
     module: nn.Module
     names: dict[str, str]
@@ -94,9 +108,39 @@ class _Layer:
     z: Tensor | None = None
 
     def record(self, module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
+        """A forward hook that keeps what went in and what came out."""
         self.calls += 1
         self.x, self.z = inputs[0] if inputs else None, output
         return output.clone()  # a following in-place activation must not overwrite z
+
+
+def recorded_layers(model: nn.Module, parameters: Mapping[str, nn.Parameter]) -> list[RecordedLayer]:
+    """The modules that `layers` supports, of those that alone own all of their protected parameters."""
+    names = {id(parameter): name for name, parameter in parameters.items()}
+    owners: dict[str, int] = {}
+    found: list[RecordedLayer] = []
+    for module in model.modules():
+        own = {
+            part: names[id(parameter)]
+            for part, parameter in module.named_parameters(recurse=False, remove_duplicate=False)
+            if id(parameter) in names
+        }
+        for name in own.values():
+            owners[name] = owners.get(name, 0) + 1
+        if own and layers.supported(module):
+            found.append(RecordedLayer(module, own))
+    return [layer for layer in found if all(owners[name] == 1 for name in layer.names.values())]
+
+
+@contextmanager
+def recording(recorded: Sequence[RecordedLayer]) -> Iterator[None]:
+    """Forward passes inside are recorded by these layers."""
+    handles = [layer.module.register_forward_hook(layer.record) for layer in recorded]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
 
 
 @dataclass
@@ -106,39 +150,18 @@ class _Collector:
     variant: Variant
     explicit: set[str] = field(default_factory=set)  # parameters that need per-sample gradients
 
-    def layers(self) -> list[_Layer]:
+    def layers(self) -> list[RecordedLayer]:
         """Supported modules that own protected parameters which no other module owns."""
-        names = {id(parameter): name for name, parameter in self.parameters.items()}
-        owners: dict[str, int] = {}
-        found: list[_Layer] = []
-        for module in self.model.modules():
-            own = {
-                part: names[id(parameter)]
-                for part, parameter in module.named_parameters(recurse=False, remove_duplicate=False)
-                if id(parameter) in names
-            }
-            for name in own.values():
-                owners[name] = owners.get(name, 0) + 1
-            if own and layers.supported(module):
-                found.append(_Layer(module, own))
-        covered = {
-            name
-            for layer in found
-            for name in layer.names.values()
-            if owners[name] == 1 and name not in self.explicit
-        }
+        found = recorded_layers(self.model, self.parameters)
+        covered = {name for layer in found for name in layer.names.values()} - self.explicit
         self.explicit |= self.parameters.keys() - covered
         return [layer for layer in found if set(layer.names.values()) <= covered]
 
     def chunk(self, x: Tensor, y: Tensor) -> Tangents:
         """Tangents of one batch."""
         recorded = self.layers()
-        handles = [layer.module.register_forward_hook(layer.record) for layer in recorded]
-        try:
+        with recording(recorded):
             remembered = _checked(self.model(x), y, self.variant)
-        finally:
-            for handle in handles:
-                handle.remove()
         called = [layer for layer in recorded if layer.calls == 1 and layer.x is not None]
         found = self._read_off(called, remembered)
         found += [
@@ -158,7 +181,7 @@ class _Collector:
             [*believed, *self._per_sample(x, y, weights, truth)],
         )
 
-    def _read_off(self, called: list[_Layer], remembered: Tensor) -> list[Block]:
+    def _read_off(self, called: list[RecordedLayer], remembered: Tensor) -> list[Block]:
         outputs = [layer.z for layer in called if layer.z is not None]
         columns = (
             [
@@ -224,7 +247,7 @@ class _Collector:
 
 
 @contextmanager
-def _differentiable(model: nn.Module, parameters: Mapping[str, nn.Parameter]) -> Iterator[None]:
+def differentiable(model: nn.Module, parameters: Mapping[str, nn.Parameter]) -> Iterator[None]:
     """Eval mode, gradients on, any tangent adapter merged and paused; all restored afterwards."""
     frozen = [parameter for parameter in parameters.values() if not parameter.requires_grad]
     adapters = {
@@ -278,7 +301,7 @@ def collect(
         raise DataError(f"expected as many targets as inputs, and some, got {len(inputs)} and {len(targets)}")
     collector = _Collector(model, parameters, variant)
     size, pieces = max(1, chunk or CHUNK), []
-    with _differentiable(model, parameters):
+    with differentiable(model, parameters):
         if variant == "all" and chunk is None:  # every sample brings as many derivatives as outputs
             with torch.no_grad():
                 size = max(1, CHUNK // remembered_outputs(model(inputs[:1]), targets[:1], variant).shape[1])

@@ -24,8 +24,8 @@ SUPPORTED = (nn.Linear, nn.Conv2d, *BATCH_NORMS, nn.LayerNorm, nn.GroupNorm, nn.
 
 
 def supported(module: nn.Module) -> bool:
-    """Whether `block` knows the layer."""
-    return type(module) in SUPPORTED
+    """Whether `block` knows the layer; a linear one that carries a tangent adapter is one when that is paused."""
+    return type(module) in SUPPORTED or "tangent_adapter" in vars(module)
 
 
 def block(module: nn.Module, names: dict[str, str], x: Tensor, d: Tensor) -> Block | None:
@@ -109,6 +109,17 @@ def _outer(
     return stored if kind == "patches" else stored.densified()
 
 
+def patches_of(module: nn.Conv2d, x: Tensor) -> tuple[Tensor, Unfold]:
+    """The padded input of a convolution, and what cuts it into patches, one for each position of the output."""
+    maps, padding = x, module.padding
+    if module.padding_mode != "zeros" or isinstance(padding, str):
+        mode = "constant" if module.padding_mode == "zeros" else module.padding_mode
+        maps, padding = functional.pad(x, module._reversed_padding_repeated_twice, mode=mode), (0, 0)
+    return maps, Unfold(
+        _pair(module.kernel_size), _pair(module.stride), _pair(padding), _pair(module.dilation)
+    )
+
+
 def _convolution(
     module: nn.Conv2d,
     full: tuple[str, ...],
@@ -122,11 +133,7 @@ def _convolution(
     deltas = _rows(d).flatten(2).transpose(1, 2).contiguous()
     if "weight" not in names:
         return Dense(full, shapes, deltas.sum(1))
-    maps, padding = x, module.padding
-    if module.padding_mode != "zeros" or isinstance(padding, str):
-        mode = "constant" if module.padding_mode == "zeros" else module.padding_mode
-        maps, padding = functional.pad(x, module._reversed_padding_repeated_twice, mode=mode), (0, 0)
-    unfold = Unfold(_pair(module.kernel_size), _pair(module.stride), _pair(padding), _pair(module.dilation))
+    maps, unfold = patches_of(module, x)
     if module.groups == 1:
         return _outer(full, shapes, maps, deltas, d, unfold, 1)
     # One group after another is an ordinary convolution with its share of the channels.

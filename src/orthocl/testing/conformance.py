@@ -6,8 +6,8 @@ Each check trains a tiny network for a few steps. `orthocl check my_method.py` r
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,20 +16,26 @@ from torch import Tensor, nn
 
 from orthocl.errors import UnsupportedError
 from orthocl.methods.base import Method
+from orthocl.methods.composite import Composite, memory_settings
 from orthocl.methods.learner import Learner
 from orthocl.methods.sgd import SGD
 from orthocl.streams.arrays import from_arrays
 from orthocl.streams.base import Stream, Task
-from orthocl.testing.tiny_problem import SETTINGS, WordModel, attached, model_for, problem, trained, weights
+from orthocl.testing.laws import nothing_leaks, projection_laws
+from orthocl.testing.requirements import Maker, NonConformingError, finite, require, same
+from orthocl.testing.tiny_problem import (
+    OPTIMIZERS,
+    SETTINGS,
+    WordModel,
+    attached,
+    model_for,
+    problem,
+    trained,
+    weights,
+)
 from orthocl.training.attach import attach
 from orthocl.training.checkpoint import load_checkpoint, save_checkpoint
 from orthocl.training.loop import Observer, Progress, train
-
-Maker = Callable[..., Method]
-
-
-class NonConformingError(Exception):
-    """A method does not do what every method must do."""
 
 
 class _Stop(Exception):
@@ -67,29 +73,7 @@ def check_method(kind: type[Method]) -> list[Outcome]:
 
 def small(kind: type[Method], settings: dict[str, Any]) -> Method:
     """A method with memories of three samples, unless `settings` say otherwise."""
-    return kind(**{**dict.fromkeys(memory_fields(kind), 3), **settings})
-
-
-def memory_fields(kind: type[Method]) -> list[str]:
-    """Hyperparameters that count remembered samples."""
-    return [item.name for item in fields(kind) if item.init and item.name.startswith("memory_per_task")]
-
-
-def require(condition: bool, message: str) -> None:
-    """Raise unless the condition holds."""
-    if not condition:
-        raise NonConformingError(message)
-
-
-def same(left: dict[str, Tensor], right: dict[str, Tensor]) -> bool:
-    """Whether two sets of weights are equal to the bit."""
-    return left.keys() == right.keys() and all(torch.equal(left[name], right[name]) for name in left)
-
-
-def finite(learner: Learner) -> None:
-    """Raise unless all weights are finite."""
-    bad = [name for name, value in weights(learner.model).items() if not torch.isfinite(value).all()]
-    require(not bad, f"weights are not finite after training: {bad}")
+    return kind(**{**dict.fromkeys(memory_settings(kind()), 3), **settings})
 
 
 # ---- the checks ---------------------------------------------------------------------------------------------
@@ -104,7 +88,7 @@ def first_task_is_sgd(make: Maker) -> None:
     results = []
     for each in (method, SGD()):
         learner = attached(each, model_for(stream))
-        train(learner, from_arrays([_arrays(stream)], outputs=3), SETTINGS)
+        train(learner, from_arrays([_arrays(stream)], outputs=3), SETTINGS, seed=0)
         results.append(weights(learner.model))
     require(same(*results), "the weights after task 1 differ from those of plain SGD")
 
@@ -117,20 +101,24 @@ def same_seed_same_weights(make: Maker) -> None:
 
 def resumes_bit_identically(make: Maker) -> None:
     """Save and load between tasks and in the middle of a task: the run goes on to the same weights."""
-    stream = problem()
-    whole = weights(trained(make(), stream).model)
-    for task, step in ((2, 0), (2, 1), (3, 2)):
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / "checkpoint.safetensors"
-            _train_until(make(), stream, task, step, path)
-            torch.manual_seed(99)
-            learner = attached(make(), model_for(stream))
-            progress = load_checkpoint(path, learner, stream)
-            train(learner, stream, SETTINGS, progress=progress)
-        require(
-            same(whole, weights(learner.model)),
-            f"a run resumed at task {task}, step {step} ends with other weights than an uninterrupted one",
-        )
+    _resume(make, "SGD", ((2, 0), (2, 1), (3, 2)))
+
+
+def resumes_with_optimizer_state(make: Maker) -> None:
+    """The same in the middle of a task under momentum and Adam, whose state goes on too."""
+    for optimizer in ("momentum", "Nesterov", "Adam"):
+        _resume(make, optimizer, ((2, 2),))
+
+
+def any_optimizer(make: Maker) -> None:
+    """Trains under SGD, momentum, Nesterov, Adam and AdamW, with finite weights that move."""
+    for optimizer in OPTIMIZERS:
+        stream = problem()
+        model = model_for(stream)
+        before = weights(model)
+        learner = trained(make(), stream, model, optimizer)
+        finite(learner)
+        require(not same(before, weights(model)), f"nothing was trained under {optimizer}")
 
 
 def detach_restores(make: Maker) -> None:
@@ -140,7 +128,7 @@ def detach_restores(make: Maker) -> None:
     before = _traces(model)
     learner = attached(make(), model)
     settings = {key: value for key, value in learner.optimizer.param_groups[0].items() if key != "params"}
-    train(learner, stream, SETTINGS)
+    train(learner, stream, SETTINGS, seed=0)
     learner.detach()
     require(_traces(model) == before, "hooks, modes or settings of the model's layers are not as before")
     after = {key: value for key, value in learner.optimizer.param_groups[0].items() if key != "params"}
@@ -191,11 +179,11 @@ def both_precisions(make: Maker) -> None:
 def tiny_memories(make: Maker) -> None:
     """Works with a memory of no sample and of one sample per task, and is plain SGD with none (where it says so)."""
     method = make()
-    for name in memory_fields(type(method)):
+    for name in memory_settings(method):
         for count in (0, 1):
             learner = trained(make(**{name: count}))
             finite(learner)
-            if count == 0 and method.first_task_is_sgd:
+            if count == 0 and method.first_task_is_sgd and _only_remembers(method):
                 require(
                     same(weights(learner.model), weights(trained(SGD()).model)),
                     f"with {name}=0 it is not plain SGD",
@@ -204,7 +192,7 @@ def tiny_memories(make: Maker) -> None:
 
 def memory_beyond_the_task(make: Maker) -> None:
     """More samples asked for than a task has: it takes all there are."""
-    for name in memory_fields(type(make())):
+    for name in memory_settings(make()):
         finite(trained(make(**{name: 1000})))
 
 
@@ -240,7 +228,7 @@ def an_error_changes_nothing(make: Maker) -> None:
     """An error inside a task leaves the method's state as before the task, and the next task goes well."""
     stream = problem()
     learner = attached(make(), model_for(stream))
-    train(learner, _only(stream, 1), SETTINGS)
+    train(learner, _only(stream, 1), SETTINGS, seed=0)
     before = _flat(learner.method.state_dict())
     layers = _traces(learner.model)
     try:
@@ -274,6 +262,10 @@ CHECKS: dict[str, Callable[[Maker], None]] = {
         first_task_is_sgd,
         same_seed_same_weights,
         resumes_bit_identically,
+        resumes_with_optimizer_state,
+        any_optimizer,
+        projection_laws,
+        nothing_leaks,
         detach_restores,
         other_heads_untouched,
         both_precisions,
@@ -289,6 +281,13 @@ CHECKS: dict[str, Callable[[Maker], None]] = {
 
 
 # ---- pieces of checks ---------------------------------------------------------------------------------------
+
+
+def _only_remembers(method: Method) -> bool:
+    """Whether all that a method does rests on its remembered samples: not so for EWC as a part of a chain."""
+    if isinstance(method, Composite):
+        return all(_only_remembers(member) for member in method.members.values())
+    return bool(memory_settings(method))
 
 
 def _arrays(stream: Stream, number: int = 1) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -310,7 +309,25 @@ def _train_steps(learner: Learner, task: Task) -> None:
         learner.optimizer.step()
 
 
-def _train_until(method: Method, stream: Stream, task: int, step: int, path: Path) -> None:
+def _resume(make: Maker, optimizer: str, places: Sequence[tuple[int, int]]) -> None:
+    stream = problem()
+    whole = weights(trained(make(), stream, optimizer=optimizer).model)
+    for task, step in places:
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "checkpoint.safetensors"
+            _train_until(attached(make(), model_for(stream), optimizer), stream, task, step, path)
+            torch.manual_seed(99)
+            learner = attached(make(), model_for(stream), optimizer)
+            progress = load_checkpoint(path, learner, stream)
+            train(learner, stream, SETTINGS, seed=0, progress=progress)
+        require(
+            same(whole, weights(learner.model)),
+            f"a run under {optimizer} resumed at task {task}, step {step} ends with other weights than an "
+            "uninterrupted one",
+        )
+
+
+def _train_until(learner: Learner, stream: Stream, task: int, step: int, path: Path) -> None:
     class Interrupter(Observer):
         def check(self, learner: Learner, progress: Progress) -> None:
             if (progress.task, progress.step) == (task, step):
@@ -323,9 +340,8 @@ def _train_until(method: Method, stream: Stream, task: int, step: int, path: Pat
         def on_task(self, learner: Learner, progress: Progress) -> None:
             self.check(learner, progress)
 
-    learner = attached(method, model_for(stream))
     try:
-        train(learner, stream, SETTINGS, observers=(Interrupter(),))
+        train(learner, stream, SETTINGS, seed=0, observers=(Interrupter(),))
     except _Stop:
         return
     raise NonConformingError(f"the run ended before task {task}, step {step}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from typing import Literal
 
 import torch
@@ -60,10 +61,20 @@ def model_for(stream: Stream, dtype: torch.dtype = torch.float32) -> nn.Module:
         return MLP(stream.input_shape, hidden=(5, 4), outputs=3).to(dtype)
 
 
-def attached(method: Method, model: nn.Module) -> Learner:
-    """A learner with plain SGD."""
+OPTIMIZERS: dict[str, Callable[[Iterable[Tensor]], torch.optim.Optimizer]] = {
+    "SGD": lambda parameters: torch.optim.SGD(parameters, lr=SETTINGS.learning_rate),
+    "momentum": lambda parameters: torch.optim.SGD(parameters, lr=0.02, momentum=0.9),
+    "Nesterov": lambda parameters: torch.optim.SGD(parameters, lr=0.02, momentum=0.9, nesterov=True),
+    "Adam": lambda parameters: torch.optim.Adam(parameters, lr=0.01),
+    "AdamW": lambda parameters: torch.optim.AdamW(parameters, lr=0.01, weight_decay=0.1),
+}
+"""The optimizers that every method is tried with, by the name that a report gives them."""
+
+
+def attached(method: Method, model: nn.Module, optimizer: str = "SGD") -> Learner:
+    """A learner with one of `OPTIMIZERS`."""
     torch.manual_seed(5)
-    return attach(method, model, torch.optim.SGD(model.parameters(), lr=SETTINGS.learning_rate))
+    return attach(method, model, OPTIMIZERS[optimizer](model.parameters()), seed=0)
 
 
 def weights(model: nn.Module) -> dict[str, Tensor]:
@@ -71,9 +82,14 @@ def weights(model: nn.Module) -> dict[str, Tensor]:
     return {name: value.detach().clone() for name, value in model.state_dict().items()}
 
 
-def trained(method: Method, stream: Stream | None = None, model: nn.Module | None = None) -> Learner:
+def trained(
+    method: Method,
+    stream: Stream | None = None,
+    model: nn.Module | None = None,
+    optimizer: str = "SGD",
+) -> Learner:
     """The learner after the whole stream."""
     stream = problem() if stream is None else stream
-    learner = attached(method, model_for(stream) if model is None else model)
-    train(learner, stream, SETTINGS)
+    learner = attached(method, model_for(stream) if model is None else model, optimizer)
+    train(learner, stream, SETTINGS, seed=0)
     return learner

@@ -19,11 +19,12 @@ from torch import Tensor, nn
 
 from orthocl.errors import SettingsError, UnsupportedError, unknown_name
 from orthocl.methods.base import Method
+from orthocl.methods.composite import require_method
 from orthocl.methods.learner import Learner, Loss
 from orthocl.nets.heads import find_heads
 from orthocl.tangents.adapter import why_not_exact
 from orthocl.training.losses import default_loss
-from orthocl.training.seeds import derive_generator
+from orthocl.training.seeds import derive_generator, draw_seed
 
 
 def attach(
@@ -34,7 +35,7 @@ def attach(
     protect: Iterable[str] | None = None,
     loss: Loss | None = None,
     batch_norm: Literal["freeze", "keep"] = "freeze",
-    seed: int = 0,
+    seed: int | None = None,
     tasks: int | None = None,
     example_input: Tensor | None = None,
 ) -> Learner:
@@ -52,7 +53,8 @@ def attach(
             for integer targets, mean squared error for others.
         batch_norm: batch statistics that keep moving change old outputs whatever the projection does: "freeze" them
             after the first task, or "keep" them moving.
-        seed: seed of the method's own draws, such as which samples it remembers.
+        seed: seed of the method's own draws, such as which samples it remembers; None draws one from torch's
+            generator, so that `torch.manual_seed` decides.
         tasks: how many tasks to expect, so that a memory that will not fit is noticed in time.
         example_input: a batch of inputs, to notice it now; otherwise it is noticed when the first task begins.
 
@@ -69,6 +71,7 @@ def attach(
     """
     if batch_norm not in ("freeze", "keep"):
         raise unknown_name("batch_norm policy", str(batch_norm), ["freeze", "keep"])
+    _check_arguments(method, model, optimizer)
     method.check_settings()
     parameters = protected_parameters(model, protect)
     _check_optimizer(optimizer, parameters)
@@ -83,7 +86,7 @@ def attach(
         method=method,
         parameters=parameters,
         loss=loss or default_loss,
-        generator=derive_generator("method", seed),
+        generator=derive_generator("method", draw_seed() if seed is None else seed),
         stage="update" if method.projects and why_not_exact(optimizer, parameters) else "gradient",
         batch_norm=batch_norm,
         tasks_expected=tasks,
@@ -100,7 +103,7 @@ def attach(
             stacklevel=2,
         )
     if example_input is not None:
-        learner.foresee(example_input)
+        learner.check_memory(example_input)
     learner.hooks += [
         optimizer.register_step_pre_hook(partial(_before_step, learner)),
         optimizer.register_step_post_hook(partial(_after_step, learner)),
@@ -163,6 +166,31 @@ def protected_parameters(model: nn.Module, protect: Iterable[str] | None = None)
             "there is no trainable parameter to protect: unfreeze some, or name them with protect=[...]"
         )
     return chosen
+
+
+def _check_arguments(method: object, model: object, optimizer: object) -> None:
+    """The first error that people make is in what they give, or in its order."""
+    if isinstance(method, nn.Module | torch.optim.Optimizer) and Method in {
+        base for value in (model, optimizer) for base in type(value).__mro__
+    }:
+        raise SettingsError("the arguments of attach are in another order: attach(method, model, optimizer)")
+    require_method(method)
+    if not isinstance(model, nn.Module):
+        raise SettingsError(
+            f"expected a model (a torch.nn.Module) as the second argument of attach, got {_described(model)}: "
+            "attach(method, model, optimizer)"
+        )
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise SettingsError(
+            f"expected an optimizer, such as torch.optim.SGD(model.parameters(), lr=0.1), as the third argument of "
+            f"attach, got {_described(optimizer)}: attach(method, model, optimizer)"
+        )
+
+
+def _described(value: object) -> str:
+    if isinstance(value, type):
+        return f"the class {value.__name__}"
+    return "None" if value is None else f"a {type(value).__name__}"
 
 
 def _check_optimizer(optimizer: torch.optim.Optimizer, parameters: dict[str, nn.Parameter]) -> None:

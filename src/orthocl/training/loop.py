@@ -1,13 +1,14 @@
-"""The training loop: read it in a minute.
+"""The training loop: `train_members` over the tasks, `train_task` over the batches of one.
 
-Everything a method does happens inside `learner.learning`, `learner.penalty` and the hooks that `attach` put around
-`optimizer.step()`: see ARCHITECTURE.md for the life of one step.
+How a step is taken is in `steppers`. Everything a method does happens inside `learner.learning`, `learner.penalty` and
+the hooks that `attach` put around `optimizer.step()`: see ARCHITECTURE.md for the life of one step.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from time import perf_counter
 from typing import Any, Literal
@@ -20,7 +21,9 @@ from orthocl.methods.base import later
 from orthocl.methods.learner import Learner
 from orthocl.streams.base import Stream, Task
 from orthocl.training.evaluation import accuracy, evaluate
-from orthocl.training.seeds import derive_generator
+from orthocl.training.quick_conditions import why_not_quick
+from orthocl.training.seeds import derive_generator, draw_seed
+from orthocl.training.steppers import StepperChoice
 
 
 @dataclass(frozen=True)
@@ -84,6 +87,7 @@ class Progress:
         curves: (task, step, test accuracy of every task) every `evaluate_every` steps.
         monitors: what the method reported after each task.
         losses: mean training loss of each epoch, per task.
+        order_seed: seed of the order of the samples, where it was drawn and not given.
         seconds: time spent, by activity.
     """
 
@@ -95,6 +99,7 @@ class Progress:
     monitors: list[dict[str, float]] = field(default_factory=list)
     losses: list[list[float]] = field(default_factory=list)
     loss_sum: float = 0.0
+    order_seed: int | None = None
     seconds: dict[str, float] = field(
         default_factory=lambda: {"train": 0.0, "remember": 0.0, "evaluate": 0.0}
     )
@@ -117,14 +122,80 @@ class Observer:
         """After every task, with its row of accuracies in place."""
 
 
+@dataclass
+class Member:
+    """One of the learners that are trained side by side; usually there is only one.
+
+    Args:
+        learner: from `attach`.
+        stream: its tasks.
+        seed: seed of the order of its samples; None draws one from torch's generator, or takes that of `progress`.
+        progress: where to go on, after a resume.
+        observers: its watchers.
+    """
+
+    learner: Learner
+    stream: Stream
+    seed: int | None = None
+    progress: Progress = field(default_factory=Progress)
+    observers: Sequence[Observer] = ()
+
+    def start(self) -> None:
+        """Evaluate the untrained network, unless a run goes on, and tell the observers."""
+        if self.seed is None:
+            if self.progress.order_seed is None:
+                self.progress.order_seed = draw_seed()
+            self.seed = self.progress.order_seed
+        if not self.progress.accuracies:
+            self.progress.accuracies.append(self._evaluate())
+        for observer in self.observers:
+            observer.on_start(self.learner, self.stream, self.progress)
+        self.learner.tasks_expected = len(self.stream)
+
+    def batches(self, task: Task, size: int, epochs: int) -> Iterator[tuple[int, Tensor]]:
+        """(step, positions) of the batches of a task that are still to come."""
+        return batches(len(task.train), size, epochs, self.seed, task.number, self.progress.step)
+
+    def finish_step(self, step: int, loss: float, steps_per_epoch: int, evaluate_every: int | None) -> None:
+        """Count a step, evaluate if it is time, and tell the observers."""
+        progress = self.progress
+        progress.step = step
+        progress.loss_sum += loss
+        if step % steps_per_epoch == 0:
+            progress.losses[-1].append(progress.loss_sum / steps_per_epoch)
+            progress.loss_sum = 0.0
+        if evaluate_every and step % evaluate_every == 0:
+            row = self._evaluate()
+            progress.curves.append({"task": progress.task, "step": step, "accuracies": row})
+        for observer in self.observers:
+            observer.on_step(self.learner, progress, loss)
+
+    def finish_task(self) -> None:
+        """Evaluate after a task, move on to the next, and tell the observers."""
+        progress = self.progress
+        progress.accuracies.append(self._evaluate())
+        progress.memorised.append(memorised_accuracy(self.learner, self.stream))
+        progress.monitors.append(_rounded(self.learner.method.monitor(self.learner)))
+        progress.task, progress.step = progress.task + 1, 0
+        for observer in self.observers:
+            observer.on_task(self.learner, progress)
+
+    def _evaluate(self) -> list[float]:
+        start = perf_counter()
+        row = evaluate(self.learner.model, self.stream)
+        self.progress.seconds["evaluate"] += perf_counter() - start
+        return row
+
+
 def train(
     learner: Learner,
     stream: Stream,
     settings: TrainSettings,
     *,
-    seed: int = 0,
+    seed: int | None = None,
     progress: Progress | None = None,
     observers: Sequence[Observer] = (),
+    quick: bool = True,
 ) -> Progress:
     """Learn the tasks of a stream one after another, evaluating all of them in between.
 
@@ -132,43 +203,138 @@ def train(
         learner: from `attach`.
         stream: the tasks.
         settings: how to train.
-        seed: seed of the order of the samples.
+        seed: seed of the order of the samples; None draws one from torch's generator, so that `torch.manual_seed`
+            decides. A run that goes on keeps the order that it was begun with.
         progress: where to go on, after a resume; from the start by default.
         observers: watchers, such as a progress bar or a checkpointer.
+        quick: whether steps may be taken without autograd where nothing can see the difference, to the same bits.
     """
-    progress = start(learner, stream, progress, observers)
-    for number in range(progress.task, len(stream) + 1):
-        task = stream.task(number)
-        learner.batch_size = learner.method.batch_size or settings.batch_size
-        with learner.learning(task, resumed=progress.step > 0):
-            train_task(learner, stream, task, settings, seed, progress, observers)
+    member = Member(learner, stream, seed, Progress() if progress is None else progress, observers)
+    return train_members([member], settings, quick=quick)[0]
+
+
+def train_members(
+    members: Sequence[Member], settings: TrainSettings, *, quick: bool = True
+) -> list[Progress]:
+    """What `train` does for each of several learners, a step of each in turn: see `why_not_together`.
+
+    An error of one of them stops all, after the observers of all have seen the step: each can go on alone from there.
+    """
+    reason = why_not_together(members) if len(members) > 1 else None
+    if reason is not None:
+        raise SettingsError(f"these learners cannot be trained together, because {reason}: train each alone")
+    for member in members:
+        member.start()
+    choice = StepperChoice(quick)
+    first = members[0]
+    for number in range(first.progress.task, len(first.stream) + 1):
+        with ExitStack() as tasks:
+            for member in members:
+                learner = member.learner
+                learner.batch_size = learner.method.batch_size or settings.batch_size
+                resumed = member.progress.step > 0
+                tasks.enter_context(learner.learning(member.stream.task(number), resumed=resumed))
+            train_task(members, settings, choice)
             remembering = perf_counter()
-        progress.seconds["remember"] += perf_counter() - remembering
-        finish_task(learner, stream, progress, observers)
-    return progress
+        for member in members:
+            member.progress.seconds["remember"] += (perf_counter() - remembering) / len(members)
+        _for_each(members, Member.finish_task)
+    return [member.progress for member in members]
 
 
-def start(
-    learner: Learner, stream: Stream, progress: Progress | None, observers: Sequence[Observer]
-) -> Progress:
-    """Evaluate the untrained network, unless a run goes on, and tell the observers."""
-    progress = Progress() if progress is None else progress
-    if not progress.accuracies:
-        progress.accuracies.append(_timed(progress, "evaluate", lambda: evaluate(learner.model, stream)))
-    for observer in observers:
-        observer.on_start(learner, stream, progress)
-    learner.tasks_expected = len(stream)
-    return progress
+def train_task(members: Sequence[Member], settings: TrainSettings, choice: StepperChoice) -> None:
+    """All steps of one task, inside of `learner.learning`, that are still to be taken."""
+    learners = [member.learner for member in members]
+    task, size = learners[0].current_task, learners[0].batch_size or settings.batch_size
+    steps_per_epoch = -(-len(task.train) // size)
+    for member in members:
+        if len(member.progress.losses) < task.number:
+            member.progress.losses.append([])
+        member.learner.model.train()
+    stepper = choice.stepper(learners, _samples(members))
+    clock, evaluated = perf_counter(), _evaluation_time(members)
+    orders = [member.batches(task, size, settings.epochs) for member in members]
+    for places in zip(*orders, strict=True):
+        step = places[0][0]
+        losses = stepper.backward([index for _, index in places])
+        for learner, loss in zip(learners, losses, strict=True):
+            _check_finite(loss, learner, step)
+        stepper.step()
+        _for_each(
+            members,
+            Member.finish_step,
+            [(step, loss, steps_per_epoch, settings.evaluate_every) for loss in losses],
+        )
+    spent = perf_counter() - clock - (_evaluation_time(members) - evaluated)
+    for member in members:
+        member.progress.seconds["train"] += spent / len(members)
 
 
-def finish_task(learner: Learner, stream: Stream, progress: Progress, observers: Sequence[Observer]) -> None:
-    """Evaluate after a task, and move on to the next."""
-    progress.accuracies.append(_timed(progress, "evaluate", lambda: evaluate(learner.model, stream)))
-    progress.memorised.append(memorised_accuracy(learner, stream))
-    progress.monitors.append(_rounded(learner.method.monitor(learner)))
-    progress.task, progress.step = progress.task + 1, 0
-    for observer in observers:
-        observer.on_task(learner, progress)
+def why_not_together(members: Sequence[Member]) -> str | None:
+    """Why some learners cannot be trained together with the results of training each alone; None if they can.
+
+    Together they share one computation and one random generator, so only those qualify whose steps need neither.
+    """
+    first = members[0]
+    shapes = [_shapes(member) for member in members]
+    for member, shape in zip(members, shapes, strict=True):
+        for task in member.stream:
+            inputs, targets = task.train.samples(torch.arange(1))
+            reason = why_not_quick(member.learner, member.learner.to_model(inputs), targets)
+            if reason is not None:
+                return reason
+        if shape != shapes[0]:
+            return "the networks have different shapes"
+        if [_size(task) for task in member.stream] != [_size(task) for task in first.stream]:
+            return "the tasks have different sizes"
+        if member.learner.method.batch_size != first.learner.method.batch_size:
+            return "the methods bring different batch sizes"
+        if (member.progress.task, member.progress.step) != (first.progress.task, first.progress.step):
+            return "the runs stand at different steps"
+    return None
+
+
+def _shapes(member: Member) -> list[torch.Size]:
+    return [p.shape for p in member.learner.model.parameters()]
+
+
+def _size(task: Task) -> tuple[int, int]:
+    return len(task.train), task.outputs
+
+
+def _samples(members: Sequence[Member]) -> list[tuple[Tensor, Tensor]]:
+    """Inputs and targets of each one's task, once for all members that learn the same stream."""
+    found: dict[object, tuple[Tensor, Tensor]] = {}
+    data = []
+    for member in members:
+        learner = member.learner
+        like = next(iter(learner.parameters.values()))
+        key = id(member.stream), like.device, like.dtype
+        if key not in found:
+            inputs, targets = learner.current_task.train.samples()
+            found[key] = learner.to_model(inputs), targets.to(learner.device)
+        data.append(found[key])
+    return data
+
+
+def _evaluation_time(members: Sequence[Member]) -> float:
+    return sum(member.progress.seconds["evaluate"] for member in members)
+
+
+def _for_each(
+    members: Sequence[Member],
+    work: Callable[..., None],
+    arguments: Sequence[tuple[object, ...]] | None = None,
+) -> None:
+    """Do something for each member, also after an error; then raise the first error."""
+    errors = []
+    for member, own in zip(members, arguments or [()] * len(members), strict=True):
+        try:
+            work(member, *own)
+        except Exception as error:
+            errors.append(error)
+    if errors:
+        raise errors[0]
 
 
 def _rounded(monitor: dict[str, float]) -> dict[str, float]:
@@ -180,77 +346,17 @@ def _rounded(monitor: dict[str, float]) -> dict[str, float]:
     return {name: value if value % 1 == 0 else float(f"{value:.6g}") for name, value in monitor.items()}
 
 
-def train_task(
-    learner: Learner,
-    stream: Stream,
-    task: Task,
-    settings: TrainSettings,
-    seed: int,
-    progress: Progress,
-    observers: Sequence[Observer],
-) -> None:
-    """All steps of one task that are still to be taken."""
-    model, optimizer = learner.model, learner.optimizer
-    inputs, targets = task.train.samples()
-    inputs, targets = learner.to_model(inputs), targets.to(learner.device)
-    size = learner.batch_size or settings.batch_size
-    steps_per_epoch = -(-len(targets) // size)
-    if len(progress.losses) < task.number:
-        progress.losses.append([])
-    model.train()
-    clock = perf_counter()
-    for step, index in batches(len(targets), size, settings.epochs, seed, task.number, progress.step):
-        if learner.on_batch is not None:
-            learner.on_batch(index)
-        optimizer.zero_grad()
-        loss = learner.loss(model(inputs[index]), targets[index])
-        penalty = learner.penalty_or_none()
-        if penalty is not None:
-            loss = loss + penalty
-        loss.backward()
-        value = finite(loss.item(), task, step, optimizer.param_groups[0]["lr"])
-        optimizer.step()
-        clock += finish_step(learner, stream, settings, progress, step, value, steps_per_epoch)
-        for observer in observers:
-            observer.on_step(learner, progress, value)
-    progress.seconds["train"] += perf_counter() - clock
-
-
-def finite(value: float, task: Task, step: int, learning_rate: float) -> float:
-    """The loss itself, if it is a number."""
-    if not math.isfinite(value):
+def _check_finite(loss: float, learner: Learner, step: int) -> None:
+    if not math.isfinite(loss):
+        task, rate = learner.current_task, learner.optimizer.param_groups[0]["lr"]
         raise TrainingError(
-            f"the loss became {value} on task {task.number} ({task.name}) at step {step} with learning rate "
-            f"{learning_rate:g}: use a smaller learning rate or a weaker penalty"
+            f"the loss became {loss} on task {task.number} ({task.name}) at step {step} with learning rate "
+            f"{rate:g}: use a smaller learning rate or a weaker penalty"
         )
-    return value
-
-
-def finish_step(
-    learner: Learner,
-    stream: Stream,
-    settings: TrainSettings,
-    progress: Progress,
-    step: int,
-    loss: float,
-    steps_per_epoch: int,
-) -> float:
-    """Count a step and evaluate if it is time: seconds spent on that."""
-    progress.step = step
-    progress.loss_sum += loss
-    if step % steps_per_epoch == 0:
-        progress.losses[-1].append(progress.loss_sum / steps_per_epoch)
-        progress.loss_sum = 0.0
-    if not settings.evaluate_every or step % settings.evaluate_every:
-        return 0.0
-    before = progress.seconds["evaluate"]
-    row = _timed(progress, "evaluate", lambda: evaluate(learner.model, stream))
-    progress.curves.append({"task": progress.task, "step": step, "accuracies": row})
-    return progress.seconds["evaluate"] - before
 
 
 def batches(
-    samples: int, size: int, epochs: int, seed: int, task: int, done: int
+    samples: int, size: int, epochs: int, seed: int | None, task: int, done: int
 ) -> Iterator[tuple[int, Tensor]]:
     """(step from 1, positions) of the batches after step `done`, in an order that depends on seed, task and epoch."""
     per_epoch = -(-samples // size)
@@ -267,16 +373,8 @@ def memorised_accuracy(learner: Learner, stream: Stream) -> dict[int, float]:
 
     Paper: the quantity of Figures 1 to 4.
     """
-    remembered: dict[int, Tensor] = getattr(learner.method, "remembered", {})
     return {
         number: accuracy(learner.model, task := stream.task(number), task.train, index)
-        for number, index in remembered.items()
+        for number, index in learner.method.remembered.items()
         if len(index)
     }
-
-
-def _timed(progress: Progress, activity: str, work: Any) -> Any:
-    start = perf_counter()
-    result = work()
-    progress.seconds[activity] += perf_counter() - start
-    return result

@@ -1,9 +1,9 @@
-"""Steps of multilayer perceptrons, written out: no autograd, no modules, no memory that is made anew in every step.
+"""Quick steps of multilayer perceptrons: no autograd, no calls of modules, no memory allocated in every step.
 
-Half of a step of a small network is bookkeeping. The products, sums and losses here are those that autograd takes, in
-the same order and on operands of the same shape and alignment, so that weights are the same to the bit, whichever way a
-step was taken (batched products of several networks would not be: they round differently for some shapes). Several
-networks of one shape may take their steps together, which saves some more.
+Half of a step of a small network is bookkeeping. The products, sums and losses here are those that autograd computes,
+in the same order and on operands of the same shape and alignment, so that the weights are the same to the bit,
+whichever way a step was taken (batched products of several networks would not do: they round differently for some
+shapes). Several networks of one shape may take their steps together, which saves some more.
 """
 
 from __future__ import annotations
@@ -15,56 +15,41 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from orthocl.methods.learner import Learner
-from orthocl.tangents.adapter_layer import AdaptedLinear, AdapterLayer, active_layer
+from orthocl.tangents.adapter import Adapter
+from orthocl.tangents.adapter_layer import AdapterLayer, active_layer
+from orthocl.training.quick_conditions import has_tensor_hooks, hook_tables, linear_layers
 
 aten = torch.ops.aten
 ALIGNMENT = 64  # bytes: where torch lets tensors begin
 
 
-def linear_layers(model: nn.Module) -> list[nn.Linear] | None:
-    """The layers of a multilayer perceptron (flatten, then linear layers with ReLU in between), else None."""
-    if not isinstance(model, nn.Sequential) or type(model).forward is not nn.Sequential.forward:
-        return None
-    modules = [m for m in model if not (isinstance(m, nn.Dropout) and m.p == 0)]
-    if type(modules[0]) is nn.Flatten:
-        modules = modules[1:]
-    linear = (m for m in modules[::2] if type(m) in (nn.Linear, AdaptedLinear))
-    layers = [m for m in linear if isinstance(m, nn.Linear) and m.bias is not None]
-    between = [m for m in modules[1::2] if type(m) is nn.ReLU]
-    alternating = len(layers) == len(between) + 1 and len(layers) + len(between) == len(modules)
-    return layers if alternating and all(p.requires_grad for p in model.parameters()) else None
-
-
-class WrittenOutSteps:
+class MLPStepper:
     """Plain SGD steps on the mean cross-entropy, of one multilayer perceptron or several of one shape.
 
     The learners' methods act on the gradients as they do around `optimizer.step()`, and the layers of a tangent adapter
-    compute with it; penalties are not asked for.
+    compute with it. `why_not_quick` says where this will not do.
 
     Args:
         learners: inside of their tasks.
+        data: inputs and targets of each one's task.
     """
 
-    def __init__(self, learners: Sequence[Learner]):
+    def __init__(self, learners: Sequence[Learner], data: Sequence[tuple[Tensor, Tensor]]):
         self.learners = learners
+        self.data = [(inputs.flatten(1), targets) for inputs, targets in data]
         self.nets = [[_Layer(layer) for layer in linear_layers(one.model) or ()] for one in learners]
         self._rooms: dict[int, _Room] = {}
+        self._hooks = [table for learner in learners for table in hook_tables(learner.model)]
+        self._parameters = [p for learner in learners for p in learner.model.parameters()]
+        self._addresses = [p.data_ptr() for p in self._parameters]
 
     @torch.no_grad()
-    def backward(self, data: Sequence[tuple[Tensor, Tensor]], index: Sequence[Tensor]) -> list[float]:
-        """The gradients of each network on its own batch.
-
-        Args:
-            data: inputs (samples by rows) and targets of each network's task.
-            index: positions of each network's batch: equally many.
-
-        Returns:
-            The mean loss of each network.
-        """
+    def backward(self, index: Sequence[Tensor]) -> list[float]:
+        """The gradients of each network on its own batch, all of equally many samples: their mean losses."""
         samples = len(index[0])
         room = self._rooms.get(samples) or self._rooms.setdefault(samples, _Room(self.nets, samples))
         for learner, (inputs, _), positions, x in zip(
-            self.learners, data, index, room.values[0].each, strict=True
+            self.learners, self.data, index, room.values[0].each, strict=True
         ):
             torch.index_select(inputs, 0, positions, out=x)
             if learner.on_batch is not None:
@@ -72,7 +57,7 @@ class WrittenOutSteps:
         self._forward(room)
         losses = []
         for (_, targets), positions, z, dz in zip(
-            data, index, room.values[-1].each, room.derivatives[-1].each, strict=True
+            self.data, index, room.values[-1].each, room.derivatives[-1].each, strict=True
         ):
             losses.append(_loss(z, targets[positions], dz))
         self._backward(room)
@@ -83,6 +68,38 @@ class WrittenOutSteps:
         """The step of each network."""
         for learner, net in zip(self.learners, self.nets, strict=True):
             _move(learner, net)
+
+    def unobserved(self) -> bool:
+        """Whether there are still no hooks on the models, and the weights still lie where they were."""
+        return (
+            not any(self._hooks)
+            and not has_tensor_hooks(self._parameters)
+            and [p.data_ptr() for p in self._parameters] == self._addresses
+        )
+
+    def agrees(self, adapter_gradients: Sequence[Tensor]) -> bool:
+        """Whether the gradients are those in the parameters' `grad`, and those of the adapters these, to the bit."""
+        pairs = [
+            (mine, parameter.grad)
+            for net in self.nets
+            for layer in net
+            for mine, parameter in ((layer.d_weight, layer.module.weight), (layer.d_bias, layer.module.bias))
+        ]
+        pairs += zip(self.adapter_gradients(), adapter_gradients, strict=True)
+        return all(theirs is not None and torch.equal(mine, theirs) for mine, theirs in pairs)
+
+    def adapter_gradients(self) -> list[Tensor]:
+        """Copies of the gradients that the networks' tangent adapters have collected."""
+        return [adapter.gradient.clone() for adapter in self._adapters()]
+
+    def set_adapter_gradients(self, gradients: Sequence[Tensor]) -> None:
+        """Put those gradients back."""
+        for adapter, gradient in zip(self._adapters(), gradients, strict=True):
+            adapter.gradient.copy_(gradient)
+
+    def _adapters(self) -> list[Adapter]:
+        active = [active_layer(layer.module) for net in self.nets for layer in net]
+        return list({id(one.adapter): one.adapter for one in active if one is not None}.values())
 
     def _forward(self, room: _Room) -> None:
         for number in range(len(self.nets[0])):

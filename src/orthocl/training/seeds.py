@@ -20,3 +20,15 @@ def derive_seed(*parts: object) -> int:
 def derive_generator(*parts: object) -> torch.Generator:
     """A CPU random generator seeded by `derive_seed`."""
     return torch.Generator().manual_seed(derive_seed(*parts))
+
+
+def draw_seed() -> int:
+    """A seed from torch's global generator: `torch.manual_seed` decides what it is.
+
+    >>> _ = torch.manual_seed(1)
+    >>> one, other = draw_seed(), draw_seed()
+    >>> _ = torch.manual_seed(1)
+    >>> draw_seed() == one != other
+    True
+    """
+    return int(torch.randint(2**62, ()))

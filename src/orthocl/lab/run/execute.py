@@ -28,9 +28,9 @@ from orthocl.storage import write_state
 from orthocl.streams import Stream, make
 from orthocl.training import Observer, Progress, TrainSettings, attach
 from orthocl.training.checkpoint import load_checkpoint
+from orthocl.training.loop import Member, train_members
 from orthocl.training.losses import LOSSES
 from orthocl.training.seeds import derive_seed
-from orthocl.training.together import Member, train_member
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,7 @@ def _make(attempt: Attempt) -> Record:
         torch.set_num_threads(attempt.begin())
         try:
             attempt.prepare()
-            progress = train_member(attempt.member, settings.train)
+            progress = train_members([attempt.member], settings.train)[0]
         except UnsupportedError as error:
             record = Record(
                 run,

@@ -1,7 +1,7 @@
-"""Several seeds of one setting, made in one process as one computation where that saves time.
+"""Several seeds of one setting, executed in one process as one computation where that saves time.
 
-Which runs are put together has no influence on their results: see `training.together`. So nothing is lost when it does
-not work out: each run goes on alone from its own checkpoint.
+Each network keeps its own products and sums (`training/mlp_steps.py`), so the results do not depend on which runs are
+put together. Nothing is lost when it does not work out: each run goes on alone from its own checkpoint.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from orthocl.lab.run.execute import Attempt, RunObserver, RunOptions, make_strea
 from orthocl.lab.store.record import Record
 from orthocl.lab.store.run_lock import ClaimedError
 from orthocl.lab.store.store import Store
-from orthocl.training.together import train_together, why_not_together
+from orthocl.training.loop import train_members, why_not_together
 
 LARGEST_GROUP = 5
 LARGEST_WIDTH = 150
@@ -25,7 +25,7 @@ LARGEST_WIDTH = 150
 
 
 def group(todo: Mapping[str, RunSettings], processes: int) -> list[tuple[str, ...]]:
-    """Ids of runs to be made together, in the order of their first; most of them are alone.
+    """Ids of runs to be executed together, in the order of their first; most of them are alone.
 
     Seeds of one setting of plain training are put together, but not so many that a process would be idle.
 
@@ -52,7 +52,7 @@ def group(todo: Mapping[str, RunSettings], processes: int) -> list[tuple[str, ..
 
 
 def _is_plain(settings: RunSettings) -> bool:
-    """Whether a run may be one of those that `why_not_together` lets through, and gains by it: cheap to see."""
+    """Whether a run may be one of those that `why_not_together` accepts, and gains by it: a cheap look."""
     resolved = settings.resolved()
     if resolved.method.name != "sgd" or resolved.net.name != "mlp":
         return False
@@ -67,7 +67,7 @@ def execute_together(
     observers: Sequence[Sequence[RunObserver]] | None = None,
     stop: Callable[[], bool] = lambda: False,
 ) -> list[Record] | None:
-    """Make several runs as one computation.
+    """Execute several runs as one computation.
 
     Args:
         runs: what to run: different seeds of one setting.
@@ -77,7 +77,7 @@ def execute_together(
         stop: asked now and then; when true, checkpoints are written and `InterruptedRun` raised.
 
     Returns:
-        Their records, or None if they cannot be made together (now): make each alone.
+        Their records, or None if they cannot be executed together now: execute each alone.
     """
     settings = [run.resolved() for run in runs]
     streams = {run.stream: make_stream(run.stream, options.data_root) for run in settings}
@@ -91,7 +91,7 @@ def execute_together(
             return None
         stack.enter_context(torch.random.fork_rng(devices=[]))
         stack.enter_context(threads(options.threads))
-        one_stop = _AskedInTurn(stop, len(runs))
+        one_stop = _SameAnswer(stop, len(runs))
         attempts = [
             Attempt(run, streams[run.stream], key, store, claim, options, watchers, one_stop, len(runs))
             for run, key, claim, watchers in zip(
@@ -109,7 +109,7 @@ def execute_together(
             for observer in attempt.observers:
                 stack.callback(observer.on_end)
                 observer.on_run(attempt.run, attempt.settings, store.folder(attempt.run))
-        progresses = train_together(members, settings[0].train)
+        progresses = train_members(members, settings[0].train)
         records = [a.conclude(progress) for a, progress in zip(attempts, progresses, strict=True)]
         for attempt, record in zip(attempts, records, strict=True):
             for observer in attempt.observers:
@@ -118,8 +118,8 @@ def execute_together(
         return records
 
 
-class _AskedInTurn:
-    """The same answer for all runs that ask at a step, so that all of them write a checkpoint, or none."""
+class _SameAnswer:
+    """Gives the same answer to all runs that ask at a step, so that all of them write a checkpoint, or none."""
 
     def __init__(self, stop: Callable[[], bool], runs: int):
         self._stop, self._runs, self._asked, self._answer = stop, runs, 0, False

@@ -13,7 +13,7 @@ from orthocl.nets import MLP, LeNet
 from orthocl.streams import make
 from orthocl.training import Observer, TrainSettings, attach, train
 from orthocl.training.checkpoint import load_checkpoint, save_checkpoint
-from orthocl.training.together import Member, train_together, why_not_together
+from orthocl.training.loop import Member, train_members, why_not_together
 
 SETTINGS = TrainSettings(epochs=2, batch_size=13, learning_rate=0.05)
 
@@ -39,6 +39,7 @@ def alone(member, settings=SETTINGS):
         seed=member.seed,
         progress=member.progress,
         observers=member.observers,
+        quick=False,
     )
 
 
@@ -52,7 +53,7 @@ def test_together_is_as_alone(count, evaluate_every):
     settings = replace(SETTINGS, evaluate_every=evaluate_every)
     together, single = ([make_member(seed) for seed in range(count)] for _ in range(2))
     assert why_not_together(together) is None
-    found = train_together(together, settings)
+    found = train_members(together, settings)
     for member, other, progress in zip(together, single, found, strict=True):
         expected = alone(other, settings)
         for own, theirs in zip(weights(member), weights(other), strict=True):
@@ -84,14 +85,14 @@ def test_for_any_shape_the_bits_are_those_of_runs_made_alone(hidden, batch_size,
 
     together, single = members(), members()
     assert why_not_together(together) is None
-    for progress, other in zip(train_together(together, settings), single, strict=True):
+    for progress, other in zip(train_members(together, settings), single, strict=True):
         assert progress.losses == alone(other, settings).losses
     for member, other in zip(together, single, strict=True):
         assert all(map(torch.equal, weights(member), weights(other)))
 
 
 def test_no_warning_that_another_optimizer_trained(recwarn):
-    train_together([make_member(0)], SETTINGS)
+    train_members([make_member(0)], SETTINGS)
     assert not list(recwarn)
 
 
@@ -99,13 +100,13 @@ def test_streams_of_their_own():
     streams = [make_stream(seed) for seed in (1, 2)]
     together = [make_member(seed, stream=stream) for seed, stream in enumerate(streams)]
     single = [make_member(seed, stream=stream) for seed, stream in enumerate(streams)]
-    found = train_together(together, SETTINGS)
+    found = train_members(together, SETTINGS)
     assert [p.accuracies for p in found] == [alone(member).accuracies for member in single]
 
 
 def test_networks_have_weights_of_their_own_afterwards():
     members = [make_member(seed) for seed in range(2)]
-    train_together(members, SETTINGS)
+    train_members(members, SETTINGS)
     storages = [p.untyped_storage() for member in members for p in weights(member)]
     assert len({storage.data_ptr() for storage in storages}) == len(storages)
     assert sum(s.nbytes() for s in storages) == sum(4 * p.numel() for m in members for p in weights(m))
@@ -127,13 +128,13 @@ def test_all_observers_see_the_step_of_an_error_and_each_goes_on_alone_or_togeth
     expected = [alone(make_member(seed)).accuracies for seed in range(3)]
     members = [make_member(seed, observers=[StopAt(tmp_path / str(seed), (2, 3))]) for seed in range(3)]
     with pytest.raises(TrainingError, match="stopped"):
-        train_together(members, SETTINGS)
+        train_members(members, SETTINGS)
     resumed = [make_member(seed) for seed in range(3)]
     for seed, member in enumerate(resumed):
         member.progress = load_checkpoint(tmp_path / str(seed), member.learner, member.stream)
         assert (member.progress.task, member.progress.step) == (2, 3)
     assert alone(resumed[0]).accuracies == expected[0]
-    assert [p.accuracies for p in train_together(resumed[1:], SETTINGS)] == expected[1:]
+    assert [p.accuracies for p in train_members(resumed[1:], SETTINGS)] == expected[1:]
 
 
 def test_a_loss_that_is_no_number_stops_all():
@@ -142,7 +143,7 @@ def test_a_loss_that_is_no_number_stops_all():
         weights(members[1])[0].fill_(float("nan"))
     before = [p.clone() for p in weights(members[0])]
     with pytest.raises(TrainingError, match="the loss became nan"):
-        train_together(members, SETTINGS)
+        train_members(members, SETTINGS)
     assert all(map(torch.equal, before, weights(members[0])))
 
 
@@ -154,12 +155,12 @@ def with_position(member):
 @pytest.mark.parametrize(
     ("other", "reason"),
     [
-        (lambda: make_member(1, method=EWC()), "only plain and projected training"),
-        (lambda: make_member(1, momentum=0.9), "only plain SGD"),
-        (lambda: make_member(1, weight_decay=1e-3), "only plain SGD"),
+        (lambda: make_member(1, method=EWC()), "method 'ewc' does not declare"),
+        (lambda: make_member(1, momentum=0.9), "only there for plain SGD"),
+        (lambda: make_member(1, weight_decay=1e-3), "only there for plain SGD"),
         (lambda: make_member(1, net=LeNet((1, 32, 32), 20, 10)), "multilayer perceptrons"),
         (lambda: make_member(1, net=MLP((1, 32, 32), (20, 16), 10)), "different shapes"),
-        (lambda: make_member(1, net=MLP((1, 32, 32), (1, 15), 10)), "one unit"),
+        (lambda: make_member(1, net=MLP((1, 32, 32), (1, 15), 10)), "a single unit"),
         (lambda: make_member(1, stream=make_stream(tasks=3)), "different sizes"),
         (lambda: with_position(make_member(1)), "different steps"),
     ],

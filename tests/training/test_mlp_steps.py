@@ -11,8 +11,9 @@ from orthocl.nets import MLP
 from orthocl.streams import make
 from orthocl.tangents import Adapter
 from orthocl.training import Observer, TrainSettings, attach, train
-from orthocl.training.mlp_steps import WrittenOutSteps, linear_layers
-from orthocl.training.together import Member, train_member, train_together, why_not_together
+from orthocl.training.loop import Member, train_members, why_not_together
+from orthocl.training.mlp_steps import MLPStepper
+from orthocl.training.quick_conditions import linear_layers
 
 SETTINGS = TrainSettings(epochs=3, batch_size=13, learning_rate=0.05, evaluate_every=7)
 
@@ -40,6 +41,7 @@ def by_autograd(member):
         seed=member.seed,
         progress=member.progress,
         observers=member.observers,
+        quick=False,
     )
 
 
@@ -59,7 +61,7 @@ def test_steps_are_those_of_autograd_to_the_bit(stream, method, variant, engine)
         make_member(stream, method, variant=variant, engine=engine, memory_per_task=12) for _ in range(2)
     )
     assert why_not_together([written]) is None
-    train_member(written, SETTINGS)
+    train_members([written], SETTINGS)
     by_autograd(other)
     assert_equal(written, other)
     assert written.progress.seconds["remember"] > 0
@@ -78,7 +80,7 @@ def test_steps_are_those_of_autograd_to_the_bit(stream, method, variant, engine)
 )
 def test_with_other_settings(stream, settings):
     written, other = (make_member(stream, **settings) for _ in range(2))
-    train_member(written, SETTINGS)
+    train_members([written], SETTINGS)
     by_autograd(other)
     assert_equal(written, other)
 
@@ -88,7 +90,7 @@ def test_several_networks_with_adapters_of_their_own(stream):
         [make_member(stream, "ogd+", seed, engine="adapter", memory_per_task=10) for seed in range(3)]
         for _ in range(2)
     )
-    train_together(together, SETTINGS)
+    train_members(together, SETTINGS)
     for member, other in zip(together, single, strict=True):
         by_autograd(other)
         assert_equal(member, other)
@@ -117,7 +119,7 @@ def test_what_happens_to_the_adapter_in_a_task_is_noticed(stream, deed):
     written, other = (
         make_member(stream, engine="auto", memory_per_task=12, observers=[Meddler(deed)]) for _ in range(2)
     )
-    train_member(written, SETTINGS)
+    train_members([written], SETTINGS)
     by_autograd(other)
     assert_equal(written, other)
 
@@ -126,7 +128,7 @@ def test_the_adapter_is_really_used(stream, monkeypatch):
     taken = []
     step = Adapter.step
     monkeypatch.setattr(Adapter, "step", lambda *arguments: (taken.append(1), step(*arguments))[1])
-    train_member(make_member(stream, engine="adapter", memory_per_task=12), SETTINGS)
+    train_members([make_member(stream, engine="adapter", memory_per_task=12)], SETTINGS)
     assert len(taken) == 2 * 3 * 5  # two tasks, three epochs, five batches
 
 
@@ -137,8 +139,8 @@ def test_training_by_hand(stream):
     inputs, targets = stream.task(1).train.samples()
     index = torch.arange(10)
     with member.learner.learning(stream.task(1)):
-        steps = WrittenOutSteps([member.learner])
-        (loss,) = steps.backward([(inputs.flatten(1), targets)], [index])
+        steps = MLPStepper([member.learner], [(inputs, targets)])
+        (loss,) = steps.backward([index])
         steps.step()
     expected = nn.functional.cross_entropy(model(inputs[:10]), targets[:10])
     expected.backward()

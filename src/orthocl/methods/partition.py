@@ -1,0 +1,97 @@
+"""partition: different methods for different parts of a model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal
+
+from orthocl.errors import SettingsError, UnsupportedError
+from orthocl.methods.base import Method
+from orthocl.methods.composite import Composite, require_methods
+from orthocl.methods.learner import Learner
+from orthocl.tangents.adapter import why_not_exact
+
+
+@dataclass
+class Partition(Composite):
+    """Methods of different parts of a model: make one with `partition`."""
+
+    name: ClassVar[str] = "partition"
+
+    parts: Mapping[str, Method]
+    _stages: dict[str, Literal["gradient", "update"]] = field(default_factory=dict, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.parts, Mapping):
+            raise SettingsError(
+                'partition expects a dict such as {"encoder": OGD(), "decoder": EWC()}, got a '
+                f"{type(self.parts).__name__}"
+            )
+        require_methods(list(self.parts.values()), "partition")
+        self.parts = dict(sorted(self.parts.items()))  # so that the order given has no influence on any draw
+        self.declare(", ".join(f"{prefix}: {method.name}" for prefix, method in self.parts.items()))
+
+    @property
+    def members(self) -> Mapping[str, Method]:
+        """The methods by the leading part of the names of their parameters."""
+        return self.parts
+
+    def belongs(self, name: str, prefix: str) -> bool:
+        """Whether a parameter is in a part."""
+        return name == prefix or name.startswith(prefix + ".")
+
+    def view(self, learner: Learner, member: str) -> Learner:
+        """The learner with the parameters of one part, and the part's method as its own."""
+        own = {name: p for name, p in learner.parameters.items() if self.belongs(name, member)}
+        view = learner.seen_by(self.parts[member], own, sole=True)
+        view.stage = self._stages.get(member, view.stage)
+        return view
+
+    def begin_task(self, learner: Learner) -> None:
+        """Each part decides whether its gradient or its update is projected, and begins the task."""
+        self._decide_stages(learner)
+        super().begin_task(learner)
+        if learner.stage == "update":  # otherwise the learner cleans the momentum of all parts
+            for prefix in self.parts:
+                self.view(learner, prefix).clean_momentum()
+
+    def resume_task(self, learner: Learner) -> None:
+        """Decide as the task's beginning did."""
+        self._decide_stages(learner)
+        super().resume_task(learner)
+
+    def _decide_stages(self, learner: Learner) -> None:
+        for prefix, method in self.parts.items():
+            own = self.view(learner, prefix).parameters
+            bent = method.projects and why_not_exact(learner.optimizer, own) is not None
+            self._stages[prefix] = "update" if bent else "gradient"
+
+    def refusal(self, learner: Learner) -> str | None:
+        """Every part must have parameters, and none may have two methods."""
+        for prefix in self.parts:
+            if not any(self.belongs(name, prefix) for name in learner.parameters):
+                raise UnsupportedError(
+                    f"no protected parameter belongs to the part {prefix!r}: the names begin with "
+                    f"{sorted({name.split('.')[0] for name in learner.parameters})}"
+                )
+        for name in learner.parameters:
+            owners = [prefix for prefix in self.parts if self.belongs(name, prefix)]
+            if len(owners) > 1:
+                return f"parameter {name!r} belongs to {owners}: the parts of a partition must not overlap"
+        return super().refusal(learner)
+
+
+def partition(parts: Mapping[str, Method]) -> Partition:
+    """Different methods for different parts of a model; what belongs to no part is trained plainly.
+
+    The parts do not overlap and act in the order of their names: the order given has no influence. Each may project.
+
+    Args:
+        parts: leading part of the names of parameters, such as "encoder" -> its method.
+
+    >>> from orthocl.methods import EWC, OGD
+    >>> partition({"encoder": OGD(memory_per_task=20), "decoder": EWC(strength=10.0)}).name
+    'decoder: ewc, encoder: ogd'
+    """
+    return Partition(parts)
