@@ -16,7 +16,13 @@ from orthocl.errors import SettingsError
 from orthocl.lab.executors import worker
 from orthocl.lab.executors.interface import check_not_negative, check_positive
 from orthocl.lab.executors.worker import Job, attempt, attempt_all, packed, unpacked
-from orthocl.lab.experiment.settings import MethodSettings, NetSettings, RunSettings, StreamSettings
+from orthocl.lab.experiment.settings import (
+    MethodSettings,
+    NetSettings,
+    RunSettings,
+    StreamSettings,
+    run_id,
+)
 from orthocl.lab.run.execute import RunOptions, identify
 from orthocl.lab.store.store import Store
 from orthocl.training import TrainSettings
@@ -131,7 +137,7 @@ def test_a_run_survives_the_way_to_another_machine() -> None:
     options = RunOptions(checkpoint_seconds=3.0, trackers=("tensorboard",), threads=2)
     values = packed(Job({"1": RUN}, Store("some/store"), options))
     job = unpacked(json.loads(json.dumps(values)))
-    assert job.runs == {"1": RUN}
+    assert job.runs == {"1": RUN.resolved()}
     assert job.runs["1"].label == RUN.label
     assert job.options == options
     assert job.store.directory == Path.cwd() / "some" / "store"
@@ -159,3 +165,17 @@ def test_limits_are_checked() -> None:
         check_positive(minutes=0)
     with pytest.raises(SettingsError, match="jobs must be 0 or more"):
         check_not_negative(jobs=-1)
+
+
+def test_files_of_parts_travel_to_machines_that_lack_them(tmp_path: Path, gallery) -> None:
+    gallery.write_parts(tmp_path)
+    named = replace(RUN, method=MethodSettings(f"{tmp_path}/my_method.py:Leash"))
+    values = json.loads(json.dumps(packed(Job({"1": named}, Store("store"), RunOptions()))))
+    expected = run_id(named, "data")
+    here = unpacked(values).runs["1"]
+    assert here.method.name == f"{tmp_path}/my_method.py:Leash"
+    gallery.remove_parts(tmp_path)
+    there = unpacked(values).runs["1"]
+    assert there.method.name != here.method.name
+    assert there.method.name.endswith("my_method.py:Leash")
+    assert run_id(there, "data") == expected
