@@ -225,12 +225,19 @@ def _importable(value: Any) -> str:
     """The spec under which another process finds an object, or "" if it cannot."""
     module = sys.modules.get(getattr(value, "__module__", None) or "")
     name = getattr(value, "__qualname__", "")
-    if module is None or not name or "<" in name:
+    if module is None or not name or "<" in name or _found_again(module, name) is not value:
         return ""
     file = getattr(module, "__file__", None)
     if module.__name__ == "__main__" or getattr(module, "__orthocl_part__", False):
         return f"{Path(file).resolve()}:{name}" if file and file.endswith(".py") else ""
     return f"{module.__name__}:{name}"
+
+
+def _found_again(module: object, name: str) -> Any:
+    found: Any = module
+    for each in name.split("."):
+        found = getattr(found, each, None)
+    return found
 
 
 def _sources_of(value: Any) -> dict[str, str]:
@@ -239,7 +246,7 @@ def _sources_of(value: Any) -> dict[str, str]:
         return {}
     module = sys.modules.get(value.__module__ or "")
     if module is not None and getattr(module, "__file__", None):
-        return module_sources(module)
+        return dict(module_sources(module))
     try:
         return {f"{getattr(value, '__name__', 'part')}.py": inspect.getsource(value)}
     except (OSError, TypeError):
