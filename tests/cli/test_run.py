@@ -51,7 +51,7 @@ def test_run_from_flags(shelf, capsys):
 def test_a_command_without_standard_streams_runs_too(shelf, closed):
     program = [sys.executable, "-c", "from orthocl.cli.app import main; main()"]
     shell = ["sh", "-c", f'exec "$@" {closed}', "sh", *program, *FLAGS, "--jobs", "2", "--store", str(shelf)]
-    subprocess.run(shell, check=True, timeout=60)
+    subprocess.run(shell, check=True, timeout=300)
     assert len(list(Store(shelf).records())) == 2
 
 

@@ -66,26 +66,30 @@ def kill_at_random_moments(
     file.write_text(EXPERIMENT.replace("epochs = 60", f"epochs = {epochs}"))
     run_experiment(file, tmp_path / "whole", jobs=0, options=RunOptions(threads=1), on_event=ignore)
     chance = random.Random(0)
+    store = Store(tmp_path / "killed")
     killed = 0
-    for _ in range(kills):
+    for number in range(kills):
         process = subprocess.Popen(
-            command(file, tmp_path / "killed"), start_new_session=True, stderr=subprocess.DEVNULL
+            command(file, store.directory), start_new_session=True, stderr=subprocess.DEVNULL
         )
+        if number % 4:  # otherwise while it starts, however long that takes here
+            while process.poll() is None and "running" not in map(store.state, store.ids()):
+                time.sleep(0.05)
         try:
-            process.wait(timeout=chance.uniform(0.5, longest))
+            process.wait(timeout=chance.uniform(0.0, longest))
         except subprocess.TimeoutExpired:
             killed += 1
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-    subprocess.run(command(file, tmp_path / "killed"), check=True, capture_output=True, timeout=300)
-    return killed, hashes(tmp_path / "whole"), hashes(tmp_path / "killed")
+    subprocess.run(command(file, store.directory), check=True, capture_output=True, timeout=600)
+    return killed, hashes(tmp_path / "whole"), hashes(store.directory)
 
 
 both_starts = pytest.mark.parametrize("first", ["", SPAWN], ids=["forkserver", "spawn"])
 
 
 def test_killed_at_random_moments_the_records_are_identical(tmp_path):
-    killed, whole, resumed = kill_at_random_moments(tmp_path, 3, 9.0)
+    killed, whole, resumed = kill_at_random_moments(tmp_path, 3, 2.0)
     assert killed
     assert len(whole) == 4
     assert resumed == whole
@@ -93,7 +97,7 @@ def test_killed_at_random_moments_the_records_are_identical(tmp_path):
 
 @pytest.mark.slow
 def test_killed_at_twenty_random_moments_the_records_are_identical(tmp_path):
-    killed, whole, resumed = kill_at_random_moments(tmp_path, 20, 7.0, epochs=400)
+    killed, whole, resumed = kill_at_random_moments(tmp_path, 20, 3.0, epochs=400)
     assert killed >= 10
     assert resumed == whole
     resumes = [record.provenance["resumes"] for record in Store(tmp_path / "killed").records()]

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from statistics import median, quantiles
 from typing import Literal, TypeVar
 
@@ -118,7 +120,7 @@ def forecast(runs: Sequence[RunSettings], store: Store, options: RunOptions | No
     for settings in runs:
         wanted = settings.resolved().stream
         if wanted not in streams:
-            streams[wanted] = _or_error(lambda: make_stream(wanted, options.data_root))  # noqa: B023
+            streams[wanted] = _or_error(partial(make_stream, wanted, options.data_root))
         stream = streams[wanted]
         if isinstance(stream, OrthoclError):
             forecasts.append(Forecast(settings, None, None, note=str(stream)))
@@ -129,9 +131,9 @@ def forecast(runs: Sequence[RunSettings], store: Store, options: RunOptions | No
             continue
         key = (_likeness(settings), wanted.name)
         if key not in paces:
-            paces[key] = _or_error(
-                lambda: _from_records(known, *key) or _probe(settings.resolved(), stream)  # noqa: B023
-            )
+            pace = _from_records(known, *key)
+            probe = partial(_probe, settings.resolved(), stream)
+            paces[key] = _or_error(probe) if pace is None else pace
         forecasts.append(_of_pace(paces[key], settings, stream, state))
     return forecasts
 
@@ -164,8 +166,9 @@ def record_paces(store: Store) -> KnownPaces:
     found: dict[str, dict[str, list[float]]] = {}
     for record in store.records():
         if record.status == "finished":
-            streams = found.setdefault(_likeness(record.settings), {})
-            streams.setdefault(record.settings.stream.name, []).append(_seconds_per_step(record))
+            with suppress(OrthoclError):  # its method or network may be no longer there
+                streams = found.setdefault(_likeness(record.settings), {})
+                streams.setdefault(record.settings.stream.name, []).append(_seconds_per_step(record))
     return found
 
 

@@ -102,13 +102,13 @@ class _Session:
                             self._stop()
                         self._advance(slots)
                     except KeyboardInterrupt:
-                        if self.stopping:
+                        if self.stopping or interrupts.seen:
                             raise
-                        self._stop()
+                        self._stop()  # raised by a callback
         finally:
             for worker in self.workers.values():
                 worker.kill()
-        if self.stopping:
+        if self.stopping or interrupts.seen:
             raise KeyboardInterrupt
 
     def work_here(self) -> None:
