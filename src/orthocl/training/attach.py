@@ -137,6 +137,11 @@ def _after_step(learner: Learner, optimizer: Any, args: Any, kwargs: Any) -> Non
 
 def default_loss(outputs: Tensor, targets: Tensor) -> Tensor:
     """Cross-entropy for integer targets, mean squared error for others."""
+    if not isinstance(outputs, Tensor):
+        raise UnsupportedError(
+            f"expected the model to return one tensor, got a {type(outputs).__name__}: give attach a loss=... that "
+            "knows what to do with it"
+        )
     if targets.is_floating_point():
         return nn.functional.mse_loss(outputs, targets.view_as(outputs))
     return nn.functional.cross_entropy(outputs, targets)
