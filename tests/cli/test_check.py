@@ -29,6 +29,9 @@ BROKEN = {
     def begin_task(self, learner):
         learner.model[1].register_forward_hook(print)
 """,
+    "projection-laws": """
+    projects = True
+""",
     "tiny-memories": """
     def end_task(self, learner):
         1 / 0

@@ -85,6 +85,34 @@ def test_the_leak_is_that_of_the_first_step_too():
     assert shares[False] > 0.3
 
 
+def test_momentum_is_cleaned_in_many_groups_and_only_where_it_is_protected():
+    from orthocl.nets import MLP, MultiHead
+    from orthocl.testing.laws import _leak
+    from orthocl.testing.tiny_problem import problem
+    from orthocl.training import attach
+
+    torch.manual_seed(0)
+    stream = problem(heads="per-task")
+    model = MultiHead(MLP((6,), (5,) * 12), stream.heads).double()
+    groups = [{"params": [p]} for p in model.parameters()]
+    learner = attach(GPM(), model, torch.optim.SGD(groups, lr=0.01, momentum=0.9), seed=0)
+    for task in stream:
+        heads = [learner.optimizer.state[p].get("momentum_buffer") for p in model.heads.parameters()]
+        before = [None if buffer is None else buffer.clone() for buffer in heads]
+        with learner.learning(task):
+            if task.number > 1:
+                assert _leak(learner, learner.momentum()) < 1e-12
+                same = zip(heads, before, strict=True)
+                assert all(old is None or torch.equal(new, old) for new, old in same)
+            for _ in range(3):
+                learner.optimizer.zero_grad()
+                inputs, targets = task.train.samples()
+                learner.loss(model(inputs.double()), targets).backward()
+                learner.optimizer.step()
+        if task.number == 1:
+            assert len(learner.momentum()) == 24
+
+
 @dataclass
 class Identity(GPM):
     """Says that it projects, and does nothing."""

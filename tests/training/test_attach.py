@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 import orthocl
 from orthocl.errors import DataError, SettingsError, StoreError, TrainingError, UnsupportedError
-from orthocl.methods import EWC, OGD, SGD, OGDPlus, StableSGD
+from orthocl.methods import AGEM, EWC, OGD, SGD, OGDPlus, StableSGD
 from orthocl.training import attach
 
 
@@ -394,3 +394,44 @@ def test_first_errors_say_what_was_expected(arguments, words):
     model = network()
     with pytest.raises(SettingsError, match=words):
         attach(*arguments(model, torch.optim.SGD(model.parameters(), lr=0.1)))
+
+
+def test_a_loader_is_not_a_data_set():
+    model, data = network(), tasks(1)[0]
+    learner = attach(OGD(), model, torch.optim.SGD(model.parameters(), lr=0.1))
+    loader = DataLoader(data, batch_size=6)
+    with (
+        pytest.raises(DataError, match=r"got a DataLoader.*learning\(loader.dataset\)"),
+        learner.learning(loader),
+    ):
+        pass
+    with learner.learning(loader.dataset):
+        pass
+
+
+def test_a_model_that_returns_a_dict_needs_a_loss():
+    class Dictionary(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.net = network()
+
+        def forward(self, x):
+            return {"logits": self.net(x)}
+
+    model, (first, second) = Dictionary(), tasks(2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    learner = attach(AGEM(memory_per_task=5), model, optimizer)
+    with learner.learning(first):
+        pass
+    model(second.tensors[0])["logits"].sum().backward()
+    with pytest.raises(UnsupportedError, match="got a dict: give attach a loss"), learner.learning(second):
+        optimizer.step()
+    learner.detach()
+    learner = attach(
+        AGEM(memory_per_task=5), model, optimizer, loss=lambda z, y: cross_entropy(z["logits"], y)
+    )
+    for data in (first, second):
+        with learner.learning(data):
+            optimizer.zero_grad()
+            learner.loss(model(data.tensors[0]), data.tensors[1]).backward()
+            optimizer.step()

@@ -75,7 +75,7 @@ def test_a_seed_that_is_given_decides_alone():
     two = recipe(OGDPlus(memory_per_task=5), seed=3)
     assert torch.equal(one[1], two[1])
     assert one[3].losses == two[3].losses
-    assert one[3].order_seed is None
+    assert one[3].order_seed == 3
 
 
 class StopAt(Observer):

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
-from torch.utils.data import Dataset
+from torch.utils.data import DataLoader, Dataset
 
 from orthocl.errors import DataError, StoreError, TrainingError, UnsupportedError
 from orthocl.methods.base import Method
@@ -250,6 +250,11 @@ class Learner:
     def _as_task(self, data: Task | Split | Dataset[Any], head: str | None) -> Task:
         if isinstance(data, Task):
             return data
+        if isinstance(data, DataLoader):
+            raise DataError(
+                "expected the training data, got a DataLoader, whose batches cannot be looked up by position: give its "
+                "data set, `with learner.learning(loader.dataset):`, and go on to train with the loader"
+            )
         number = self.tasks_done + 1
         split = data if isinstance(data, Split) else DatasetSplit(data)
         if not len(split):

@@ -87,7 +87,7 @@ class Progress:
         curves: (task, step, test accuracy of every task) every `evaluate_every` steps.
         monitors: what the method reported after each task.
         losses: mean training loss of each epoch, per task.
-        order_seed: seed of the order of the samples, where it was drawn and not given.
+        order_seed: seed of the order of the samples, given or drawn.
         seconds: time spent, by activity.
     """
 
@@ -143,9 +143,8 @@ class Member:
     def start(self) -> None:
         """Evaluate the untrained network, unless a run goes on, and tell the observers."""
         if self.seed is None:
-            if self.progress.order_seed is None:
-                self.progress.order_seed = draw_seed()
-            self.seed = self.progress.order_seed
+            self.seed = draw_seed() if self.progress.order_seed is None else self.progress.order_seed
+        self.progress.order_seed = self.seed
         if not self.progress.accuracies:
             self.progress.accuracies.append(self._evaluate())
         for observer in self.observers:

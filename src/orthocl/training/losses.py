@@ -6,13 +6,18 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from orthocl.errors import SettingsError
+from orthocl.errors import SettingsError, UnsupportedError
 from orthocl.methods.learner import Loss
 from orthocl.registry import Registry
 
 
 def default_loss(outputs: Tensor, targets: Tensor) -> Tensor:
     """Cross-entropy for integer targets, mean squared error for others."""
+    if not isinstance(outputs, Tensor):
+        raise UnsupportedError(
+            f"expected the model to return one tensor, got a {type(outputs).__name__}: give attach a loss=... that "
+            "knows what to do with it"
+        )
     if targets.is_floating_point():
         return mean_squared_error(outputs, targets)
     return nn.functional.cross_entropy(outputs, targets)

@@ -227,6 +227,7 @@ class _Session:
                 if name in files:
                     write_atomically(self.store.folder(run) / name, files[name])
             if "record.json" in files:
+                self.store.keep_sources(run, self.todo[run].resolved())
                 record = Record.from_json(files["record.json"].decode(), where=f"record of run {run}")
                 self.store.write_record(record)
                 claim.finish()

@@ -132,13 +132,17 @@ class Store:
         with suppress(OSError, ValueError, KeyError):
             noted: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))["start"]
             return noted
-        for name, text in settings.sources().items():
-            target = folder / "sources" / name
-            target.parent.mkdir(parents=True, exist_ok=True)
-            write_atomically(target, text.encode())
+        self.keep_sources(run, settings)
         labels = {"stream": settings.stream_label, "method": settings.method_label}
         self._write(path, {"id": run, "settings": settings.recorded(), "labels": labels, "start": start})
         return start
+
+    def keep_sources(self, run: str, settings: RunSettings) -> None:
+        """Keep the files of parts that are not built in with the run that they made."""
+        for name, text in settings.sources().items():
+            target = self.folder(run) / "sources" / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(target, text.encode())
 
     def settings(self, run: str) -> RunSettings:
         """The settings of a run that has at least been started."""
