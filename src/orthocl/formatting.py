@@ -26,7 +26,7 @@ def size_text(count: float) -> str:
 
 
 def time_text(seconds: float) -> str:
-    """Seconds; what took some time is never nothing.
+    """Seconds, as people say them; a moment is "< 0.1 s", not 0.
 
     >>> time_text(0.003), time_text(4.21), time_text(75), time_text(59.97), time_text(7300)
     ('< 0.1 s', '4.2 s', '1 min 15 s', '1 min 0 s', '2 h 1 min')

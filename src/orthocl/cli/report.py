@@ -65,19 +65,19 @@ def report(
     if figure is not None:
         check_suffix(out)
     make_folder(out)
-    shelf = Store(store)
+    opened = Store(store)
     name, description, metrics = "All runs", "", list(metric or ())
     if file is None:
         with working("reading the store"):
-            pairs = [(record.settings, record) for record in shelf.records()]
+            pairs = [(record.settings, record) for record in opened.records()]
     else:
         experiment = load_experiment(file, only=only or (), seeds=seed or (), overrides=set_ or ())
         name, description = experiment.name, experiment.description
         metrics = metrics or list(experiment.metrics)
         with working("looking for the runs in the store"):
-            pairs = _pairs(experiment.runs, shelf, None if data_root is None else str(data_root))
+            pairs = _pairs(experiment.runs, opened, None if data_root is None else str(data_root))
     if not pairs:
-        raise StoreError(f"none of these runs is finished in {shelf.directory}: run the experiment first")
+        raise StoreError(f"none of these runs is finished in {opened.directory}: run the experiment first")
     with working("drawing"):
         if figure is not None:
             path = save_figure(make_figure(figure, pairs), out)

@@ -71,7 +71,7 @@ def run(
 ) -> int:
     """Run an experiment, from a file or put together from flags.
 
-    Finished runs are not made again; after a crash or Ctrl-C the same command goes on where it was.
+    Finished runs are not repeated; after a crash or Ctrl-C the same command resumes the rest.
 
     From a file: orthocl run experiments/quick.toml --jobs 2
 

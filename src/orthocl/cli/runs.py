@@ -35,15 +35,15 @@ Ids = Annotated[list[str], Parameter(help="Run ids, or the beginnings of them.")
 @app.command(name="list")
 def list_runs(*, stream: Filter = "*", method: Filter = "*", store: StoreOption = DEFAULT_STORE) -> None:
     """List all runs with their state."""
-    console, shelf = Console(), Store(store)
+    console, opened = Console(), Store(store)
     table = Table(box=box.SIMPLE)
     for name in ("id", "stream", "method", "seed", "state"):
         table.add_column(name)
     table.add_column("AAC %", justify="right")
     table.add_column("time", justify="right")
     with working("reading the store"):
-        summaries = {line.id: line for line in shelf.index()}
-    for run in shelf.ids():
+        summaries = {line.id: line for line in opened.index()}
+    for run in opened.ids():
         line = summaries.get(run)
         if line is not None:
             row = [line.stream, line.method, str(line.seed), line.status]
@@ -53,17 +53,17 @@ def list_runs(*, stream: Filter = "*", method: Filter = "*", store: StoreOption 
             ]
         else:
             try:
-                settings = shelf.settings(run)
+                settings = opened.settings(run)
             except StoreError:
                 continue
-            row = [settings.stream.name, settings.method.name, str(settings.seed), shelf.state(run)]
+            row = [settings.stream.name, settings.method.name, str(settings.seed), opened.state(run)]
             numbers = ["", ""]
         if fnmatchcase(row[0], stream) and fnmatchcase(row[1], method):
             table.add_row(run[:8], *map(escape, row), *numbers)
     if table.row_count:
         console.print(table)
     else:
-        console.print(f"no such runs in {escape(str(shelf.directory))}", highlight=False, soft_wrap=True)
+        console.print(f"no such runs in {escape(str(opened.directory))}", highlight=False, soft_wrap=True)
 
 
 @app.command
@@ -73,13 +73,13 @@ def show(
     store: StoreOption = DEFAULT_STORE,
 ) -> None:
     """Show everything about a run: settings, metrics, accuracies, monitors, timings, machine."""
-    console, shelf = Console(), Store(store)
-    run = shelf.find(run)
-    record = shelf.record(run)
+    console, opened = Console(), Store(store)
+    run = opened.find(run)
+    record = opened.record(run)
     if record is None:
-        console.print(f"run {run} is {shelf.state(run)}", highlight=False)
-        console.print_json(json.dumps(shelf.settings(run).to_dict()))
-        failure = shelf.failure(run)
+        console.print(f"run {run} is {opened.state(run)}", highlight=False)
+        console.print_json(json.dumps(opened.settings(run).to_dict()))
+        failure = opened.failure(run)
         if failure is not None:
             console.print(
                 "\n".join([f"[red]{escape(failure['reason'])}[/]", *map(escape, failure["traceback"])])
@@ -106,8 +106,8 @@ def compare(
     runs: Ids, *, metric: MetricOption = None, table: Format = "terminal", store: StoreOption = DEFAULT_STORE
 ) -> None:
     """Compare runs: what differs in their settings, and their metrics."""
-    console, shelf = Console(), Store(store)
-    records = [_finished(shelf, run) for run in runs]
+    console, opened = Console(), Store(store)
+    records = [_finished(opened, run) for run in runs]
     settings = [flat(record.settings.to_dict()) for record in records]
     keys = list(dict.fromkeys(key for values in settings for key in values))
     differing = [key for key in keys if len({str(values.get(key)) for values in settings}) > 1]
@@ -164,17 +164,17 @@ def rm(
     store: StoreOption = DEFAULT_STORE,
 ) -> None:
     """Remove runs from the store, by id or by the state that `runs list` shows."""
-    shelf = Store(store)
-    chosen = [shelf.find(run) for run in runs or ()]
+    opened = Store(store)
+    chosen = [opened.find(run) for run in runs or ()]
     asked = {"failed": failed, "unfinished": unfinished}
     states = [state for state, wanted in asked.items() if wanted]
     with working("looking at the runs"):
-        chosen += [run for run in shelf.ids() if states and shelf.state(run) in states]
+        chosen += [run for run in opened.ids() if states and opened.state(run) in states]
     if not chosen and not states:
         raise SettingsError("say which runs to remove: ids, --failed or --unfinished")
     for run in dict.fromkeys(chosen):
-        shelf.remove(run)
-    shelf.index()
+        opened.remove(run)
+    opened.index()
     Console(stderr=True).print(f"removed {counted(len(dict.fromkeys(chosen)), 'run')}", highlight=False)
 
 

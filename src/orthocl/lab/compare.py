@@ -89,7 +89,7 @@ def compare(
 ) -> Comparison:
     """Run methods on a stream with several seeds, and compare what came of it.
 
-    Finished runs are kept in the store and not made again; after an interruption the same call goes on.
+    Finished runs are kept in the store and not repeated; after an interruption the same call resumes.
 
     Args:
         stream: a stream, the name of one, a folder of images, an .npz file, or "file.py:function".

@@ -199,7 +199,7 @@ def _likeness(settings: RunSettings) -> str:
 
 
 def own_batch_size(settings: RunSettings) -> int | None:
-    """The batch size that a method brings along, if it does."""
+    """The batch size that a method asks for, or None."""
     size = settings.resolved().method.settings.get("batch_size")
     return size if isinstance(size, int) else None
 

@@ -30,7 +30,7 @@ class Declarations:
     """
 
     batch_size: int | None = None
-    """A batch size that the method brings along; the training loop prefers it to its own."""
+    """A batch size that the method asks for; the training loop then uses it instead of its own."""
     remembered: Mapping[int, Tensor] = MappingProxyType({})
     """Task number -> positions, in its training data, of the samples whose accuracy is recorded as memorised."""
 

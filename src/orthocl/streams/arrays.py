@@ -88,7 +88,7 @@ class DatasetSplit(Split):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ArrayStream(Stream):
-    """Made by `from_arrays` and its kin."""
+    """Made by `from_arrays`, `from_datasets` and `from_npz`."""
 
     tasks: tuple[Task, ...]
 

@@ -15,7 +15,7 @@ import numpy as np
 def generator(component: str, seed: int, *parts: int | str) -> np.random.RandomState:
     """A generator for one component of the data.
 
-    NumPy's `RandomState` is used because its numbers are frozen for ever; those of torch and of NumPy's newer
+    NumPy's `RandomState` is used because its numbers never change; those of torch and of NumPy's newer
     generators may change between versions, and with them every permuted stream.
 
     >>> int(generator("permuted", 0, 2).permutation(1024)[0])

@@ -278,7 +278,7 @@ def collect(
 ) -> Tangents:
     """Gradients of the remembered outputs of some samples, as factors.
 
-    The model is put in eval mode for the while; select its head before. Linear, Conv2d, BatchNorm,
+    The model is in eval mode meanwhile; select its head first. Linear, Conv2d, BatchNorm,
     LayerNorm, GroupNorm and Embedding layers are read off one backward pass, other parameters (and
     weights used in more than one place) are differentiated sample by sample.
 
@@ -298,7 +298,9 @@ def collect(
     if not parameters:
         raise SettingsError("no protected parameters: expected at least one name -> parameter")
     if len(inputs) == 0 or len(inputs) != len(targets):
-        raise DataError(f"expected as many targets as inputs, and some, got {len(inputs)} and {len(targets)}")
+        raise DataError(
+            f"expected one target for each input, and at least one input, got {len(inputs)} and {len(targets)}"
+        )
     collector = _Collector(model, parameters, variant)
     size, pieces = max(1, chunk or CHUNK), []
     with differentiable(model, parameters):

@@ -27,7 +27,7 @@ class Subspace:
     """The span of tangents, by owner (the number of the task they come from).
 
     A tangent that adds no direction (a repeated sample, a zero gradient) is not part of the basis. It is set
-    aside rather than forgotten, so that removing the owner of its double brings it back.
+    aside rather than forgotten, so that it returns when the owner of the row it depends on is removed.
 
     With `components=k`, `append` protects only the k principal directions of the new tangents (PCA-OGD):
     with K = U diag(s) U^T they are (up to their length) diag(s)^-1/2 U_k^T G, combinations of the rows, kept as a

@@ -212,7 +212,7 @@ def _start_server(context: Any) -> None:
 
 @contextmanager
 def _ignoring_interrupts() -> Iterator[None]:
-    """Ctrl-C is ignored for a moment, and for ever by the processes that are started meanwhile."""
+    """Ignore Ctrl-C for a moment; processes started in the meantime go on ignoring it."""
     if threading.current_thread() is not threading.main_thread():  # no other may change it
         yield
         return

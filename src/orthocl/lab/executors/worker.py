@@ -38,7 +38,7 @@ class Report:
     Args:
         kind: as the kinds of events of the same names.
         text: reason, for people.
-        trace: traceback of an error that is nobody's fault but the code's.
+        trace: traceback of an error that is a defect of the code.
     """
 
     kind: Literal["finished", "unsupported", "failed", "paused", "interrupted", "elsewhere"]
@@ -61,7 +61,7 @@ def attempt(
     stop: Callable[[], bool] = never,
     patience: float = 0.0,
 ) -> Report:
-    """Make one run, or go on with it, whatever happens: errors become a report.
+    """Execute or resume one run; errors become a report.
 
     Args:
         settings: what to run.

@@ -23,7 +23,7 @@ def read_file(path: Path, including: tuple[Path, ...] = ()) -> Table:
     """The content of an experiment file with its includes merged in."""
     path = path.resolve()
     if path in including:
-        raise SettingsError(f"{path.name} includes itself by way of {including[-1].name}")
+        raise SettingsError(f"{path.name} includes itself through {including[-1].name}")
     try:
         own = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:

@@ -44,7 +44,7 @@ class Sink(Protocol):
         """Write some numbers measured after `step` training steps."""
 
     def close(self, summary: Mapping[str, float], finished: bool) -> None:
-        """Write the metrics of the run, if it has finished, and let go of all resources."""
+        """Write the metrics of the run, if it has finished, and release all resources."""
 
 
 class Tracker(RunObserver):

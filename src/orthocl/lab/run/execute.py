@@ -69,7 +69,7 @@ class RunObserver(Observer):
         """The run is finished, or is known to be unsupported."""
 
     def on_end(self) -> None:
-        """The run is over, one way or another: let go of what is open."""
+        """The run is over, one way or another: release all resources."""
 
 
 def execute(
@@ -81,7 +81,7 @@ def execute(
     stop: Callable[[], bool] = lambda: False,
     stream: Stream | None = None,
 ) -> Record:
-    """Make one run, or go on with it, or return its record if it is there.
+    """Execute one run, or resume it, or return its record if there is one.
 
     Args:
         settings: what to run.

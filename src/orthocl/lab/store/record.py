@@ -1,7 +1,7 @@
 """Record: what one run found, and the circumstances of finding it, kept apart.
 
 The *result* part (settings, data, accuracies, curves, monitors, memory) is bit-identical whenever the same run is
-made again on the same machine, interrupted or not; `result_hash` covers it. The *provenance* part (versions,
+repeated on the same machine, interrupted or not; `result_hash` covers it. The *provenance* part (versions,
 machine, timings) is not hashed.
 """
 
@@ -111,7 +111,7 @@ class Record:
         return int(max((row.get("memory_bytes", 0.0) for row in self.result.monitors), default=0.0))
 
     def result_part(self) -> dict[str, Any]:
-        """The part that two makings of the same run agree on, as JSON values."""
+        """The part that is the same whenever the run is repeated, as JSON values."""
         return {
             "id": self.id,
             "code": self.code,

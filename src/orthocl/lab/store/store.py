@@ -89,7 +89,7 @@ class Store:
     # ---- one run ------------------------------------------------------------------------------------------
 
     def state(self, run: str) -> State:
-        """How far a run is: "unfinished" was begun and is nobody's now; the next call goes on with it."""
+        """How far a run is: an "unfinished" run was started and nobody is working on it; the next call resumes it."""
         folder = self.folder(run)
         record = self.record(run)
         if record is not None:
