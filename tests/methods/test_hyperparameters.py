@@ -98,7 +98,7 @@ def test_the_methods_differ_from_each_other():
         ("ogd", {"memory": 3}, "memory_per_task"),
         ("ogd", {"memory_per_task": 2.5}, "must be int, got 2.5"),
         ("ogd", {"memory_per_task": True}, "must be int"),
-        ("ogd", {"variant": "best"}, "'gtl' or 'ave' or 'all'"),
+        ("ogd", {"variant": "best"}, "unknown variant of ogd 'best': the choices are: all, ave, gtl"),
         ("ewc", {"strength": "much"}, "must be float"),
         ("ogd+", {"memory_total": "x"}, "int or None"),
     ],

@@ -406,7 +406,7 @@ def test_a_step_of_another_optimizer_is_noticed():
         (EWC(fisher="true"), "unknown fisher of ewc"),
         (EWC(strength="1"), "strength of ewc must be float"),
         (EWC(strength=-1.0), "at least 0"),
-        (EWC(strength=float("nan")), "at least 0, got nan"),
+        (EWC(strength=float("nan")), "finite number, got nan"),
         (EWC(fisher_batch=0), "fisher_batch of ewc must be at least 1"),
         (EWC(online=1), "online of ewc must be bool"),
         (SI(damping=0.0), "damping of si"),

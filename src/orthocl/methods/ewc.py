@@ -13,6 +13,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
+from orthocl.errors import SettingsError
 from orthocl.methods.base import Method
 from orthocl.methods.importance import mean_of_gradients
 from orthocl.methods.learner import Learner
@@ -53,6 +54,14 @@ class EWC(Method):
     }
     importance: list[Tensor] = field(default_factory=list, init=False, repr=False)
     centre: list[Tensor] = field(default_factory=list, init=False, repr=False)
+
+    def check_settings(self) -> None:
+        """As for every method; and `decay` is of the online form only."""
+        super().check_settings()
+        if self.decay != 1.0 and not self.online:
+            raise SettingsError(
+                "decay of ewc has an effect only with online=True: set that, or leave decay out"
+            )
 
     def penalty(self, learner: Learner) -> Tensor | None:
         """The quadratic around the weights of finished tasks."""

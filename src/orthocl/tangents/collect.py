@@ -299,7 +299,7 @@ def collect(
         raise SettingsError("no protected parameters: expected at least one name -> parameter")
     if len(inputs) == 0 or len(inputs) != len(targets):
         raise DataError(
-            f"expected one target for each input, and at least one input, got {len(inputs)} and {len(targets)}"
+            f"expected one target for each input, at least one, got {len(inputs)} and {len(targets)}"
         )
     collector = _Collector(model, parameters, variant)
     size, pieces = max(1, chunk or CHUNK), []
