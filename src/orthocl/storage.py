@@ -17,7 +17,7 @@ from torch import Tensor
 
 from orthocl.errors import StoreError
 
-State = dict[str, Any]
+SavedState = dict[str, Any]
 _TENSOR = "__tensor__"
 
 
@@ -64,14 +64,14 @@ def write_atomically(path: Path, content: bytes) -> None:
         raise StoreError(f"cannot write {path}: {error.strerror}. Nothing was changed.") from error
 
 
-def read_state(path: str | Path) -> State:
+def read_state(path: str | Path) -> SavedState:
     """Read what `write_state` wrote."""
     try:
         with safe_open(str(path), framework="pt") as file:
             skeleton = json.loads((file.metadata() or {})["orthocl"])
             # Cloned, because tensors in the file's buffer lie at odd addresses, and rounding may depend on that.
             tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
-            state: State = _unpack(skeleton, tensors)
+            state: SavedState = _unpack(skeleton, tensors)
             return state
     except FileNotFoundError as error:
         raise StoreError(f"no such file: {path}") from error

@@ -21,7 +21,7 @@ from orthocl.streams.datasets import ENTRIES, data_roots, fetch, status
 from orthocl.streams.datasets.cub200 import find_folder, read_index
 from orthocl.streams.datasets.features import extract_features, read_features
 from orthocl.streams.datasets.fetch import writable_root
-from orthocl.streams.datasets.schema import Progress as Report
+from orthocl.streams.datasets.schema import OnProgress
 from orthocl.streams.datasets.weights import find_weights, read_weights
 
 app = cyclopts.App(name="data", help="Data sets: what is where, fetch, prepare.")
@@ -125,7 +125,7 @@ def prepare(
 
 
 @contextmanager
-def _progress(console: Console) -> Iterator[Report]:
+def _progress(console: Console) -> Iterator[OnProgress]:
     """A bar per thing done; one whose total is not known only moves."""
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bars:

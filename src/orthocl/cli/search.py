@@ -30,7 +30,7 @@ from orthocl.lab.laboratory import Results, run_experiment
 from orthocl.lab.reporting.figure import check_suffix, save_figure
 from orthocl.lab.run.execute import RunOptions
 from orthocl.lab.search.search import (
-    Group,
+    SearchGroup,
     SearchResult,
     SearchSettings,
     Trial,
@@ -124,7 +124,7 @@ def search(
     return 1 if any(result.best(group) is None for group in result.groups) else 0
 
 
-def _show_grids(groups: list[Group], settings: SearchSettings) -> None:
+def _show_grids(groups: list[SearchGroup], settings: SearchSettings) -> None:
     table = Table("stream", "method", "axis", "values", box=box.SIMPLE)
     for group in groups:
         for number, (axis, values) in enumerate(group.axes.items()):
@@ -139,7 +139,7 @@ def _show_grids(groups: list[Group], settings: SearchSettings) -> None:
     console.print(f"{counted(count, 'run')}{cuts}.", highlight=False)
 
 
-def _show(result: SearchResult, group: Group) -> None:
+def _show(result: SearchResult, group: SearchGroup) -> None:
     """The best candidates, and how many of the others there were."""
     title = f"{group.stream} / {group.method}"
     table = Table(
@@ -162,7 +162,7 @@ def _show(result: SearchResult, group: Group) -> None:
             console.print(f"[yellow]{escape(text)}[/]", highlight=False, soft_wrap=True)
 
 
-def _ties(result: SearchResult, group: Group) -> list[str]:
+def _ties(result: SearchResult, group: SearchGroup) -> list[str]:
     """Where equal scores decided something, and which candidates they were."""
     lines = []
     for tasks in result.settings.after:

@@ -21,7 +21,7 @@ from orthocl.errors import OrthoclError, UnsupportedError
 from orthocl.lab.experiment.settings import RunSettings, StreamSettings, run_id
 from orthocl.lab.run.execute import RunOptions, build_learner, make_stream, threads, total_steps
 from orthocl.lab.store.record import Record
-from orthocl.lab.store.store import State, Store
+from orthocl.lab.store.store import RunState, Store
 from orthocl.methods import Learner
 from orthocl.streams import Split, Stream, Task
 from orthocl.training import Observer, Progress, train
@@ -55,7 +55,7 @@ class Forecast:
     """
 
     settings: RunSettings
-    state: State | None
+    state: RunState | None
     seconds: float | None
     low: float = 0.0
     high: float = 0.0
@@ -138,7 +138,7 @@ def forecast(runs: Sequence[RunSettings], store: Store, options: RunOptions | No
     return forecasts
 
 
-def _of_pace(pace: Pace | OrthoclError, settings: RunSettings, stream: Stream, state: State) -> Forecast:
+def _of_pace(pace: Pace | OrthoclError, settings: RunSettings, stream: Stream, state: RunState) -> Forecast:
     if isinstance(pace, UnsupportedError):
         return Forecast(settings, state, 0.0, note=f"unsupported: {pace}")
     if isinstance(pace, OrthoclError):

@@ -1,7 +1,7 @@
 """Tasks and streams: frozen data, in order."""
 
 from orthocl.streams.arrays import DatasetSplit, TensorSplit, from_arrays, from_datasets
-from orthocl.streams.base import Kind, Split, Stream, Task
+from orthocl.streams.base import Split, Stream, Task, TaskKind
 from orthocl.streams.datasets import DATASETS
 from orthocl.streams.folder import from_image_folder
 from orthocl.streams.images import ImageData
@@ -16,10 +16,10 @@ __all__ = [
     "STREAMS",
     "DatasetSplit",
     "ImageData",
-    "Kind",
     "Split",
     "Stream",
     "Task",
+    "TaskKind",
     "TensorSplit",
     "from_arrays",
     "from_datasets",

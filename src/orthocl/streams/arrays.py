@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils.data import Dataset, TensorDataset
 
 from orthocl.errors import DataError, SettingsError, unknown_name
-from orthocl.streams.base import Kind, Split, Stream, Task
+from orthocl.streams.base import Split, Stream, Task, TaskKind
 from orthocl.streams.checks import Array, check_outputs, checked_samples, needed_outputs, target_kind
 from orthocl.streams.views import stream_fingerprint
 
@@ -105,7 +105,7 @@ def from_arrays(
     tasks: Sequence[tuple[Array, Array, Array, Array]],
     *,
     heads: Heads = "shared",
-    kind: Kind | None = None,
+    kind: TaskKind | None = None,
     outputs: int | Sequence[int] | None = None,
     names: Sequence[str] | None = None,
     name: str = "arrays",
@@ -171,7 +171,7 @@ def from_datasets(
     tasks: Sequence[tuple[Dataset[Any], Dataset[Any]]],
     *,
     heads: Heads = "shared",
-    kind: Kind | None = None,
+    kind: TaskKind | None = None,
     outputs: int | Sequence[int] | None = None,
     names: Sequence[str] | None = None,
     name: str = "datasets",

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from orthocl.errors import SettingsError
 
-Kind = Literal["classification", "regression"]
+TaskKind = Literal["classification", "regression"]
 
 
 class Split(ABC):
@@ -54,7 +54,7 @@ class Task:
     test: Split
     head: str = "main"
     outputs: int = 10
-    kind: Kind = "classification"
+    kind: TaskKind = "classification"
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 
 from orthocl.errors import DataError
-from orthocl.streams.base import Kind
+from orthocl.streams.base import TaskKind
 
 Array = Tensor | np.ndarray[Any, Any]
 
 
 def checked_samples(
-    where: str, x: Array, y: Array, kind: Kind | None, dtype: torch.dtype
+    where: str, x: Array, y: Array, kind: TaskKind | None, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor]:
     """Inputs and targets as tensors fit for training.
 
@@ -44,7 +44,7 @@ def checked_samples(
     return _finite(where, "inputs", inputs.to(dtype)), _checked_targets(where, targets, kind, dtype)
 
 
-def target_kind(targets: Tensor) -> Kind:
+def target_kind(targets: Tensor) -> TaskKind:
     """What checked targets are for: floats are regression, integers class labels."""
     return "regression" if targets.is_floating_point() else "classification"
 
@@ -66,7 +66,7 @@ def check_outputs(where: str, targets: Tensor, outputs: int) -> None:
         )
 
 
-def _checked_targets(where: str, targets: Tensor, kind: Kind | None, dtype: torch.dtype) -> Tensor:
+def _checked_targets(where: str, targets: Tensor, kind: TaskKind | None, dtype: torch.dtype) -> Tensor:
     floating = targets.is_floating_point()
     if kind == "regression" or (kind is None and floating):
         if targets.ndim > 2 or targets.numel() == 0:

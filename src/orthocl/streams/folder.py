@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -11,13 +10,13 @@ from PIL import Image
 from torch import Tensor
 
 from orthocl.errors import DataError, SettingsError
+from orthocl.streams.datasets.schema import OnProgress
 from orthocl.streams.images import ImageData
 from orthocl.streams.seeds import generator
 from orthocl.streams.split import SplitStream, split
 from orthocl.streams.views import Part
 
 SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm"})
-Report = Callable[[str, int, int], None]
 
 
 def from_image_folder(
@@ -31,7 +30,7 @@ def from_image_folder(
     seed: int = 0,
     train_size: int | None = None,
     test_size: int | None = None,
-    progress: Report | None = None,
+    progress: OnProgress | None = None,
 ) -> SplitStream:
     """A split stream of your own images: FOLDER/class/image.jpg, or FOLDER/train/class/... and FOLDER/test/class/...
 
@@ -124,7 +123,7 @@ def _by_class(folder: Path) -> dict[str, list[Path]]:
 
 
 def _read_part(
-    part: str, files: Files, size: int, grey: bool, progress: Report | None
+    part: str, files: Files, size: int, grey: bool, progress: OnProgress | None
 ) -> tuple[Tensor, Tensor]:
     pixels = np.empty((len(files), 1 if grey else 3, size, size), dtype=np.uint8)
     for position, (path, _) in enumerate(files):

@@ -11,7 +11,7 @@ import numpy as np
 
 from orthocl.errors import DataError, SettingsError
 from orthocl.streams.arrays import ArrayStream, Heads, from_arrays
-from orthocl.streams.base import Kind
+from orthocl.streams.base import TaskKind
 from orthocl.streams.checks import Array
 from orthocl.streams.datasets.npz import read_npz
 
@@ -24,7 +24,7 @@ def from_npz(
     *,
     tasks: int | None = None,
     heads: Heads = "shared",
-    kind: Kind | None = None,
+    kind: TaskKind | None = None,
     outputs: int | None = None,
 ) -> ArrayStream:
     """A stream of arrays from a file, as `save_npz` (or `numpy.savez`) writes it.

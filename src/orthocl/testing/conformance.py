@@ -43,7 +43,7 @@ class _Stop(Exception):
 
 
 @dataclass(frozen=True)
-class Outcome:
+class CheckOutcome:
     """Result of one check: `problem` is None if it passed."""
 
     check: str
@@ -51,7 +51,7 @@ class Outcome:
     problem: str | None
 
 
-def check_method(kind: type[Method]) -> list[Outcome]:
+def check_method(kind: type[Method]) -> list[CheckOutcome]:
     """Run every check on a method class, built with small memories.
 
     >>> from orthocl.methods import SGD
@@ -67,7 +67,7 @@ def check_method(kind: type[Method]) -> list[Outcome]:
             problem = (
                 str(error) if isinstance(error, NonConformingError) else f"{type(error).__name__}: {error}"
             )
-        outcomes.append(Outcome(name, (check.__doc__ or "").splitlines()[0], problem))
+        outcomes.append(CheckOutcome(name, (check.__doc__ or "").splitlines()[0], problem))
     return outcomes
 
 

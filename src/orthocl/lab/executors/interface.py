@@ -12,7 +12,7 @@ from orthocl.lab.run.execute import RunOptions, identify
 from orthocl.lab.store.record import Record
 from orthocl.lab.store.store import Store
 
-Kind = Literal[
+EventKind = Literal[
     "known",
     "started",
     "progress",
@@ -26,7 +26,7 @@ Kind = Literal[
     "note",
 ]
 
-FINAL_KINDS: frozenset[Kind] = frozenset(
+FINAL_KINDS: frozenset[EventKind] = frozenset(
     ("finished", "unsupported", "failed", "paused", "interrupted", "elsewhere")
 )
 """The kinds of events that end an attempt at a run."""
@@ -51,7 +51,7 @@ class Event:
         text: reason or note.
     """
 
-    kind: Kind
+    kind: EventKind
     run: str
     settings: RunSettings
     task: int = 0

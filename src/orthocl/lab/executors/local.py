@@ -17,7 +17,7 @@ from typing import Any
 from orthocl.lab.executors.interface import (
     FINAL_KINDS,
     Event,
-    Kind,
+    EventKind,
     OnEvent,
     Outcome,
     check_not_negative,
@@ -126,7 +126,7 @@ class _Session:
         if interrupts.seen:
             raise KeyboardInterrupt
 
-    def hear(self, *, run: str, kind: Kind, **fields: Any) -> None:
+    def hear(self, *, run: str, kind: EventKind, **fields: Any) -> None:
         """Pass on an event of a run, and note what it means."""
         if kind == "failed":
             self.failures[run] = fields["text"]

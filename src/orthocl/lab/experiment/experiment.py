@@ -43,7 +43,7 @@ from typing import Any
 
 from orthocl.checking import check_names
 from orthocl.errors import OrthoclError, SettingsError, unknown_name
-from orthocl.lab.experiment.file import Table, merge, read_file
+from orthocl.lab.experiment.file import TomlTable, merge, read_file
 from orthocl.lab.experiment.grid import flat, grid_points, nested, parse_overrides, point_label
 from orthocl.lab.experiment.settings import PATHS, RunSettings, StreamSettings, method_fields
 from orthocl.lab.experiment.specs import data_of_path, label_of
@@ -167,7 +167,7 @@ def _matches(run: RunSettings, pattern: str) -> bool:
 # ---- one pair of a stream and a method ------------------------------------------------------------------------
 
 
-def _pair(content: Table, stream: str, method: str, changes: Table) -> list[RunSettings]:
+def _pair(content: TomlTable, stream: str, method: str, changes: TomlTable) -> list[RunSettings]:
     """The runs of one pair: one per grid point, without seeds."""
     stream_table = _entry(content, "streams", stream)
     method_table = _entry(content, "methods", method)
@@ -198,7 +198,7 @@ def _pair(content: Table, stream: str, method: str, changes: Table) -> list[RunS
     return runs
 
 
-def _with_labels(content: Table) -> Table:
+def _with_labels(content: TomlTable) -> TomlTable:
     """The content with specs of one's own in lists turned into tables under a label."""
     for section, key in (("streams", "stream"), ("methods", "method")):
         chosen = content.get("selected", {}).get(section)
@@ -218,7 +218,7 @@ def _with_labels(content: Table) -> Table:
     return content
 
 
-def _stream_of(label: str, table: Table) -> tuple[str, Table]:
+def _stream_of(label: str, table: TomlTable) -> tuple[str, TomlTable]:
     """The spec of a labelled stream, and its table with the data that a path stands for."""
     for key in PATHS:
         if key in table:
@@ -232,7 +232,7 @@ def _stream_of(label: str, table: Table) -> tuple[str, Table]:
     return spec, table
 
 
-def _top_layer(content: Table, stream: str, method: str) -> Table:
+def _top_layer(content: TomlTable, stream: str, method: str) -> TomlTable:
     known_stream = [*STREAM_KEYS, *STREAMS[stream].options]
     shared = _plain_table(content, "method", None)
     return {
@@ -243,14 +243,14 @@ def _top_layer(content: Table, stream: str, method: str) -> Table:
     }
 
 
-def _stream_keys(content: Table, stream: str) -> Table:
+def _stream_keys(content: TomlTable, stream: str) -> TomlTable:
     """The [stream] table; its keys must be known to some stream."""
     makers = [*STREAMS.values(), STREAMS[stream]]
     known = {*STREAM_KEYS, *(key for maker in makers for key in maker.options)}
     return _plain_table(content, "stream", known)
 
 
-def _stream_layer(table: Table, where: str, name: str) -> Table:
+def _stream_layer(table: TomlTable, where: str, name: str) -> TomlTable:
     own = [*STREAM_KEYS, *STREAMS[name].options]
     for key in table:
         if key not in (known := ["stream", "train", "net", "method", "methods", "grid", *own]):
@@ -263,7 +263,7 @@ def _stream_layer(table: Table, where: str, name: str) -> Table:
     }
 
 
-def _method_layer(table: Table, where: str, name: str) -> Table:
+def _method_layer(table: TomlTable, where: str, name: str) -> TomlTable:
     own = method_fields(name)
     for key in table:
         if key not in (known := ["method", "train", "net", "grid", *own]):
@@ -275,12 +275,12 @@ def _method_layer(table: Table, where: str, name: str) -> Table:
     }
 
 
-def _assemble(layers: Sequence[Table], stream: str, method: str, where: str) -> RunSettings:
+def _assemble(layers: Sequence[TomlTable], stream: str, method: str, where: str) -> RunSettings:
     """One run from layers of settings, the later ones winning."""
-    train: Table = {}
-    net: Table = {"name": "mlp"}
-    stream_values: Table = {}
-    method_values: Table = {}
+    train: TomlTable = {}
+    net: TomlTable = {"name": "mlp"}
+    stream_values: TomlTable = {}
+    method_values: TomlTable = {}
     for layer in layers:
         train |= layer.get("train", {})
         new = layer.get("net", {})
@@ -313,12 +313,12 @@ def _applies(key: str, method: str) -> bool:
     return level != "method" or name in method_fields(method)
 
 
-def _applicable(changes: Table, method: str) -> Table:
+def _applicable(changes: TomlTable, method: str) -> TomlTable:
     mine = {key: value for key, value in changes.get("method", {}).items() if key in method_fields(method)}
     return {**changes, "method": mine}
 
 
-def _check_shared_hyperparameters(content: Table, changes: Table, labels: Sequence[str]) -> None:
+def _check_shared_hyperparameters(content: TomlTable, changes: TomlTable, labels: Sequence[str]) -> None:
     """Those of a file must be known to some method, those of the command line to one that is run."""
     entries = {name: _entry(content, "methods", name) for name in (*content["methods"], *labels)}
     specs = {*METHODS, *(str(entry.get("method", name)) for name, entry in entries.items())}
@@ -332,14 +332,14 @@ def _check_shared_hyperparameters(content: Table, changes: Table, labels: Sequen
             raise unknown_name("hyperparameter of the methods here", key, here)
 
 
-def _patterns(content: Table) -> list[str]:
+def _patterns(content: TomlTable) -> list[str]:
     patterns = content.get("only", [])
     if not isinstance(patterns, list) or not all(isinstance(pattern, str) for pattern in patterns):
         raise SettingsError(f'`only` must be a list of patterns such as "ogd*", got {patterns!r}')
     return patterns
 
 
-def _labels(content: Table, section: str) -> list[str]:
+def _labels(content: TomlTable, section: str) -> list[str]:
     tables = content.get(section, {})
     if not isinstance(tables, Mapping):
         raise SettingsError(f"`{section}` must be a list of names or a table of tables, got {tables!r}")
@@ -351,11 +351,11 @@ def _labels(content: Table, section: str) -> list[str]:
     return labels
 
 
-def _entry(content: Table, section: str, label: str) -> Table:
+def _entry(content: TomlTable, section: str, label: str) -> TomlTable:
     return _plain_table(content[section], label, None)
 
 
-def _plain_table(table: Mapping[str, Any], key: str, known: Any, what: str = "") -> Table:
+def _plain_table(table: Mapping[str, Any], key: str, known: Any, what: str = "") -> TomlTable:
     value = table.get(key, {})
     if not isinstance(value, Mapping):
         raise SettingsError(f"[{key}] must be a table, got {value!r}")

@@ -15,11 +15,11 @@ if sys.version_info >= (3, 11):
 else:  # pragma: no cover
     import tomli as tomllib
 
-Table = dict[str, Any]
+TomlTable = dict[str, Any]
 SECTIONS = ("streams", "methods")
 
 
-def read_file(path: Path, including: tuple[Path, ...] = ()) -> Table:
+def read_file(path: Path, including: tuple[Path, ...] = ()) -> TomlTable:
     """The content of an experiment file with its includes merged in."""
     path = path.resolve()
     if path in including:
@@ -32,13 +32,13 @@ def read_file(path: Path, including: tuple[Path, ...] = ()) -> Table:
         raise SettingsError(f"{path} is not TOML: {error}") from error
     own = anchored(own, path.parent)
     included = own.pop("include", [])
-    whole: Table = {}
+    whole: TomlTable = {}
     for name in [included] if isinstance(included, str) else included:
         whole = merge(whole, read_file(path.parent / name, (*including, path)))
     return merge(whole, own)
 
 
-def merge(lower: Mapping[str, Any], upper: Mapping[str, Any]) -> Table:
+def merge(lower: Mapping[str, Any], upper: Mapping[str, Any]) -> TomlTable:
     """Tables merged key by key, the upper one winning.
 
     A list of streams or methods selects: it goes to `selected`, and the tables below it stay as they are.
@@ -46,7 +46,7 @@ def merge(lower: Mapping[str, Any], upper: Mapping[str, Any]) -> Table:
     >>> merge({"methods": {"sgd": {}, "ewc": {"strength": 2.0}}}, {"methods": ["ewc"]})
     {'methods': {'sgd': {}, 'ewc': {'strength': 2.0}}, 'selected': {'methods': ['ewc']}}
     """
-    merged: Table = dict(lower)
+    merged: TomlTable = dict(lower)
     for key, value in upper.items():
         below = merged.get(key)
         if key in SECTIONS and isinstance(value, list):

@@ -7,18 +7,18 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from orthocl.errors import SettingsError, unknown_name
-from orthocl.lab.experiment.file import Table, toml_value
+from orthocl.lab.experiment.file import TomlTable, toml_value
 
 LEVELS = ("train", "net", "stream", "method")
 
 
-def parse_overrides(overrides: Mapping[str, Any] | Sequence[str]) -> Table:
+def parse_overrides(overrides: Mapping[str, Any] | Sequence[str]) -> TomlTable:
     """{"train.epochs": 1} or ["train.epochs=1"] as nested tables. Values are TOML; anything else is text.
 
     >>> parse_overrides(["train.epochs=1", "method.variant=all"])
     {'train': {'epochs': 1}, 'method': {'variant': 'all'}}
     """
-    values: Table = {}
+    values: TomlTable = {}
     if isinstance(overrides, Mapping):
         values = dict(overrides)
     else:
@@ -32,7 +32,7 @@ def parse_overrides(overrides: Mapping[str, Any] | Sequence[str]) -> Table:
     return nested(values)
 
 
-def grid_points(axes: Mapping[str, Any]) -> list[Table]:
+def grid_points(axes: Mapping[str, Any]) -> list[TomlTable]:
     """All combinations of {dotted name: list of values}; one empty combination if there are no axes.
 
     >>> grid_points({"train.epochs": [1, 2]})
@@ -54,18 +54,18 @@ def point_label(label: str, point: Mapping[str, Any]) -> str:
     return " ".join([label, *(f"{key.partition('.')[2]}={_short(value)}" for key, value in point.items())])
 
 
-def flat(table: Mapping[str, Any], prefix: str = "") -> Table:
+def flat(table: Mapping[str, Any], prefix: str = "") -> TomlTable:
     """Nested tables as {dotted name: value}."""
-    leaves: Table = {}
+    leaves: TomlTable = {}
     for key, value in table.items():
         name = f"{prefix}{key}"
         leaves |= flat(value, name + ".") if isinstance(value, Mapping) else {name: value}
     return leaves
 
 
-def nested(values: Mapping[str, Any]) -> Table:
+def nested(values: Mapping[str, Any]) -> TomlTable:
     """{"level.name": value} as {"level": {"name": value}}."""
-    tables: Table = {}
+    tables: TomlTable = {}
     for key, value in values.items():
         level, _, name = key.partition(".")
         tables.setdefault(level, {})[name] = value

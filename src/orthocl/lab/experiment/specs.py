@@ -9,7 +9,7 @@ from typing import Any
 from orthocl.lab.experiment.settings import PATHS
 from orthocl.streams import STREAMS
 
-Table = dict[str, Any]
+TomlTable = dict[str, Any]
 PLACES = ("streams", "stream", *PATHS)
 """Keys whose values may be the paths of data."""
 
@@ -42,7 +42,7 @@ def _is_data(path: Path) -> bool:
         return False
 
 
-def data_of_path(spec: str) -> Table:
+def data_of_path(spec: str) -> TomlTable:
     """The options of a stream that is given as a folder or an .npz file; nothing for any other.
 
     >>> data_of_path("tasks.npz"), data_of_path("rotated-mnist")

@@ -33,7 +33,7 @@ Pairs = Sequence[tuple[RunSettings, Record]]
 
 
 @dataclass(frozen=True)
-class Group:
+class MethodPanel:
     """One method on one stream, over seeds, as the page shows it."""
 
     stream: str
@@ -128,7 +128,7 @@ def _figures(pairs: Pairs) -> list[dict[str, str]]:
     return found
 
 
-def _group(stream: str, method: str, records: Sequence[Record]) -> Group:
+def _group(stream: str, method: str, records: Sequence[Record]) -> MethodPanel:
     first = records[0]
     matrix: list[list[float]] = np.mean([record.result.accuracies for record in records], axis=0).tolist()
     settings = {key: _text(value) for key, value in flat(first.settings.to_dict()).items() if key != "seed"}
@@ -147,7 +147,7 @@ def _group(stream: str, method: str, records: Sequence[Record]) -> Group:
         }
         for record in records
     ]
-    return Group(stream, method, matrix, list(first.stream["tasks"]), settings, monitors, runs)
+    return MethodPanel(stream, method, matrix, list(first.stream["tasks"]), settings, monitors, runs)
 
 
 def _seconds(record: Record) -> float:

@@ -44,7 +44,7 @@ from orthocl.metrics import METRICS, AccuracyMatrix, compute
 from orthocl.storage import write_atomically
 from orthocl.training.seeds import derive_generator
 
-Status = Literal["finished", "cut", "failed", "unsupported", "unfinished"]
+TrialStatus = Literal["finished", "cut", "failed", "unsupported", "unfinished"]
 Make = Callable[[Experiment, RunOptions], Results]
 
 
@@ -112,7 +112,7 @@ class Trial:
     point: dict[str, Any]
     runs: list[RunSettings]
     ids: list[str] = field(default_factory=list)
-    status: Status = "unfinished"
+    status: TrialStatus = "unfinished"
     score: float | None = None
     cut_after: int | None = None
     early: dict[int, float] = field(default_factory=dict)
@@ -121,7 +121,7 @@ class Trial:
 
 
 @dataclass
-class Group:
+class SearchGroup:
     """All candidates for one stream and method."""
 
     stream: str
@@ -136,13 +136,13 @@ class SearchResult:
 
     name: str
     settings: SearchSettings
-    groups: list[Group]
+    groups: list[SearchGroup]
 
-    def best(self, group: Group) -> Trial | None:
+    def best(self, group: SearchGroup) -> Trial | None:
         """The finished trial with the best score; the first of equals."""
         return next(iter(self.bests(group)), None)
 
-    def bests(self, group: Group) -> list[Trial]:
+    def bests(self, group: SearchGroup) -> list[Trial]:
         """All finished trials that share the best score."""
         done = [trial for trial in group.trials if trial.status == "finished" and trial.score is not None]
         highest = max((self.rank(trial.score) for trial in done), default=0.0)
@@ -242,7 +242,7 @@ def run_search(
     return result
 
 
-def find_groups(experiment: Experiment, settings: SearchSettings) -> list[Group]:
+def find_groups(experiment: Experiment, settings: SearchSettings) -> list[SearchGroup]:
     """The candidates of an experiment, by stream and method."""
     gathered: dict[tuple[str, str], dict[str, list[RunSettings]]] = {}
     for run in experiment.runs:
@@ -265,7 +265,7 @@ def find_groups(experiment: Experiment, settings: SearchSettings) -> list[Group]
             Trial({key: value[key] for key in axes}, runs)
             for value, runs in zip(values, candidates, strict=True)
         ]
-        groups.append(Group(stream, method, axes, trials))
+        groups.append(SearchGroup(stream, method, axes, trials))
     return groups
 
 
@@ -348,7 +348,7 @@ def _failure(run: str, store: Store) -> str:
     return "" if noted is None else str(noted["reason"])
 
 
-def _tasks(group: Group) -> int:
+def _tasks(group: SearchGroup) -> int:
     return group.trials[0].runs[0].resolved().stream.tasks or 0
 
 

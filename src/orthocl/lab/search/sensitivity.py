@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from orthocl.errors import DataError
 from orthocl.lab.reporting.figure import COLOURS
 from orthocl.lab.reporting.table import NOT_PERCENT, TITLES
-from orthocl.lab.search.search import Group, SearchResult, Trial
+from orthocl.lab.search.search import SearchGroup, SearchResult, Trial
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -42,7 +42,7 @@ def sensitivity_figure(result: SearchResult) -> Figure:
     return figure
 
 
-def _panel(panel: Axes, group: Group, axis: str, result: SearchResult) -> None:
+def _panel(panel: Axes, group: SearchGroup, axis: str, result: SearchResult) -> None:
     positions = {repr(value): number for number, value in enumerate(group.axes[axis])}
     scale = 1.0 if result.settings.metric in NOT_PERCENT else 100.0
     for status, colour, mark, label in (("finished", ALL, "o", "finished"), ("cut", CUT, "x", "cut early")):

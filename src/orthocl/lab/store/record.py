@@ -27,7 +27,7 @@ from orthocl.training import Progress
 
 FORMAT = 1
 
-Status = Literal["finished", "unsupported"]
+RecordStatus = Literal["finished", "unsupported"]
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class Record:
     id: str
     settings: RunSettings
     stream: Mapping[str, Any]
-    status: Status = "finished"
+    status: RecordStatus = "finished"
     reason: str = ""
     result: Result = field(default_factory=Result)
     provenance: Mapping[str, Any] = field(default_factory=dict)

@@ -31,7 +31,7 @@ from orthocl.lab.store.record import Record, readable_json
 from orthocl.lab.store.run_lock import Claim, alive_claim
 from orthocl.storage import write_atomically
 
-State = Literal["new", "unfinished", "running", "failed", "unsupported", "finished"]
+RunState = Literal["new", "unfinished", "running", "failed", "unsupported", "finished"]
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ class Store:
 
     # ---- one run ------------------------------------------------------------------------------------------
 
-    def state(self, run: str) -> State:
+    def state(self, run: str) -> RunState:
         """How far a run is: an "unfinished" run was started and nobody is working on it; the next call resumes it."""
         folder = self.folder(run)
         record = self.record(run)

@@ -14,15 +14,15 @@ from orthocl.streams.datasets.features import FeatureData, find_features, read_f
 from orthocl.streams.datasets.fetch import fetch
 from orthocl.streams.datasets.locate import data_roots, find_verified
 from orthocl.streams.datasets.mini import mnist_mini
-from orthocl.streams.datasets.status import Status, status
+from orthocl.streams.datasets.status import DataStatus, status
 from orthocl.streams.images import ImageData
 from orthocl.streams.views import LabelledData
 
 __all__ = [
     "DATASETS",
     "ENTRIES",
+    "DataStatus",
     "FeatureData",
-    "Status",
     "data_roots",
     "fetch",
     "load",

@@ -11,13 +11,13 @@ from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import IO
 
-from orthocl.streams.datasets.schema import DataFile, Progress, SourceError
+from orthocl.streams.datasets.schema import DataFile, OnProgress, SourceError
 
 CHUNK = 1 << 20
 
 
 def extract_files(
-    archive: Path | IO[bytes], folder: str, files: Iterable[DataFile], target: Path, progress: Progress
+    archive: Path | IO[bytes], folder: str, files: Iterable[DataFile], target: Path, progress: OnProgress
 ) -> None:
     """Write the wanted files of `folder` in a tar archive into `target`; nothing else is written.
 
@@ -45,7 +45,7 @@ def extract_files(
 
 
 def extract_tree(
-    archive: Path, folder: str, target: Path, *, most_bytes: int, most_files: int, progress: Progress
+    archive: Path, folder: str, target: Path, *, most_bytes: int, most_files: int, progress: OnProgress
 ) -> None:
     """Write everything below `folder` in a tar archive into `target`.
 
@@ -79,7 +79,7 @@ def _opened(archive: Path | IO[bytes]) -> Iterator[tarfile.TarFile]:
         raise SourceError(f"the archive is damaged or cannot be unpacked: {error}") from error
 
 
-def _write(tar: tarfile.TarFile, member: tarfile.TarInfo, path: Path, progress: Progress) -> None:
+def _write(tar: tarfile.TarFile, member: tarfile.TarInfo, path: Path, progress: OnProgress) -> None:
     if not member.isreg():
         raise SourceError(f"{member.name}: a link or device in the archive, expected a plain file")
     source = tar.extractfile(member)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from orthocl.errors import DataError
 from orthocl.streams.datasets.locate import ENVIRONMENT, data_roots, read_limited
-from orthocl.streams.datasets.schema import EMBEDDED, Progress, no_progress
+from orthocl.streams.datasets.schema import EMBEDDED, OnProgress, no_progress
 
 FOLDER = "CUB_200_2011"
 IMAGES, CLASSES = 11_788, 200
@@ -111,7 +111,7 @@ def read_index(folder: Path, *, complete: bool = True) -> CubIndex:
     )
 
 
-def hash_images(index: CubIndex, progress: Progress = no_progress) -> str:
+def hash_images(index: CubIndex, progress: OnProgress = no_progress) -> str:
     """Hash of the lists and of the content of all images."""
     digest = hashlib.sha256()
     for position, (path, label, train) in enumerate(zip(index.paths, index.labels, index.train, strict=True)):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pooch
 
-from orthocl.streams.datasets.schema import Progress, SourceError
+from orthocl.streams.datasets.schema import OnProgress, SourceError
 
 if TYPE_CHECKING:
     import requests  # imported where it is used: that takes a tenth of a second, and most runs download nothing
@@ -26,7 +26,7 @@ class Resuming:
 
     partial: Path
     limit: int
-    progress: Progress
+    progress: OnProgress
     connect_seconds: float = CONNECT_SECONDS
     read_seconds: float = READ_SECONDS
 
@@ -81,7 +81,7 @@ def download(
     *,
     checksum: str,
     limit: int,
-    progress: Progress,
+    progress: OnProgress,
     connect_seconds: float = CONNECT_SECONDS,
     read_seconds: float = READ_SECONDS,
 ) -> None:

@@ -20,7 +20,7 @@ from orthocl.errors import DataError
 from orthocl.streams.datasets.cub200 import CubIndex, hash_images, load_images
 from orthocl.streams.datasets.locate import ENVIRONMENT, data_roots
 from orthocl.streams.datasets.npz import read_npz
-from orthocl.streams.datasets.schema import EMBEDDED, Progress, no_progress
+from orthocl.streams.datasets.schema import EMBEDDED, OnProgress, no_progress
 from orthocl.streams.views import Part, View, class_rows
 
 LAYERS = {"fc6": 4096, "pool5": 9216}
@@ -151,7 +151,7 @@ def extract_features(
     weights: str,
     dtype: str = "float16",
     batch_size: int = 32,
-    progress: Progress = no_progress,
+    progress: OnProgress = no_progress,
 ) -> Path:
     """Run all images through a frozen network and keep the features; an interrupted run goes on where it was.
 

@@ -16,14 +16,14 @@ from orthocl.streams.datasets.catalogue import CUB200, CUB_ARCHIVE, CUB_URL, ENT
 from orthocl.streams.datasets.cub200 import FOLDER, cub_expectation, find_folder, read_index
 from orthocl.streams.datasets.download import download
 from orthocl.streams.datasets.locate import data_roots, expectation, find_verified, read_verified
-from orthocl.streams.datasets.schema import Edition, Entry, Progress, Source, no_progress
+from orthocl.streams.datasets.schema import Edition, Entry, OnProgress, Source, no_progress
 from orthocl.streams.datasets.sources import FoundArchive
 
 STAGING = ".fetching"
 CUB_MOST_BYTES, CUB_MOST_FILES = 3 << 30, 20_000
 
 
-def fetch(name: str, data_root: str | Path | None = None, progress: Progress = no_progress) -> Path:
+def fetch(name: str, data_root: str | Path | None = None, progress: OnProgress = no_progress) -> Path:
     """Make sure that a data set is there, complete and verified.
 
     Args:
@@ -44,7 +44,9 @@ def fetch(name: str, data_root: str | Path | None = None, progress: Progress = n
     return fetch_entry(ENTRIES[name], data_root, progress)
 
 
-def fetch_entry(entry: Entry, data_root: str | Path | None = None, progress: Progress = no_progress) -> Path:
+def fetch_entry(
+    entry: Entry, data_root: str | Path | None = None, progress: OnProgress = no_progress
+) -> Path:
     """Fetch one entry of files; what is there and verified is left alone."""
     try:
         return find_verified(entry, data_root)[0].folder
@@ -117,7 +119,7 @@ def _remove_empty(staging: Path) -> None:
             folder.rmdir()
 
 
-def _fetch_cub200(data_root: str | Path | None, progress: Progress) -> Path:
+def _fetch_cub200(data_root: str | Path | None, progress: OnProgress) -> Path:
     try:
         folder = find_folder(data_root)
         read_index(folder)
@@ -144,7 +146,7 @@ def _fetch_cub200(data_root: str | Path | None, progress: Progress) -> Path:
     return root / FOLDER
 
 
-def _cub_archive(staging: Path, data_root: str | Path | None, progress: Progress) -> Path:
+def _cub_archive(staging: Path, data_root: str | Path | None, progress: OnProgress) -> Path:
     for root in data_roots(data_root):
         given = root / CUB_ARCHIVE.name
         if given.is_file():

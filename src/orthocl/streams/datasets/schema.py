@@ -11,7 +11,7 @@ from typing import Protocol
 from orthocl.errors import DataError
 from orthocl.streams.images import ImageData
 
-Progress = Callable[[str, int, int | None], None]
+OnProgress = Callable[[str, int, int | None], None]
 """Called with what is being done, bytes (or items) done, and their total if known."""
 
 
@@ -75,7 +75,7 @@ class Source(Protocol):
     def label(self) -> str:
         """What messages call it."""
 
-    def deliver(self, edition: Edition, staging: Path, progress: Progress) -> None:
+    def deliver(self, edition: Edition, staging: Path, progress: OnProgress) -> None:
         """Put the files of `edition`, uncompressed, into the folder `staging`.
 
         Raises:

