@@ -114,7 +114,7 @@ def test_mistakes_come_before_the_work(tmp_path):
         app(["solve", *SMALL, "--target", "11"], result_action="return_value")
     with pytest.raises(SettingsError, match="too many to try all"):
         app(
-            ["order", "--tasks", "10", "--samples", "2", "--method", "exhaustive"],
+            ["order", "--tasks", "10", "--samples", "2", "--search", "exhaustive"],
             result_action="return_value",
         )
 

@@ -16,6 +16,7 @@ from orthocl.theory.distance import radius_bound, transfer_distance
 from orthocl.theory.dynamics import contraction, limit_training_loss, max_learning_rate, outputs_during
 from orthocl.theory.empirical import EmpiricalNTK
 from orthocl.theory.empirical_loss import empirical_loss, empirical_loss_bound, forgetting_terms
+from orthocl.theory.feature_space import FeatureSolution, solve_in_feature_space
 from orthocl.theory.generalisation import CLIPPED_ABSOLUTE, CLIPPED_SQUARE, Bound, Loss, generalisation_bound
 from orthocl.theory.infinite_width import InfiniteWidthNTK, TwoLayerNTK
 from orthocl.theory.kernels import FunctionKernel, GramKernel, Kernel
@@ -25,7 +26,7 @@ from orthocl.theory.ntk_mlp import WideMLP, descend
 from orthocl.theory.overlay import Overlay, overlay
 from orthocl.theory.points import Points
 from orthocl.theory.printed_inequalities import PrintedCheck, printed_checks
-from orthocl.theory.solution import EffectiveKernel, Solution
+from orthocl.theory.solution import Conditioning, EffectiveKernel, Solution
 from orthocl.theory.solve import ground_truth_rows, solve_stream
 
 __all__ = [
@@ -34,11 +35,13 @@ __all__ = [
     "Alignment",
     "Bound",
     "BridgeReport",
+    "Conditioning",
     "Curriculum",
     "CurriculumClaims",
     "Drift",
     "EffectiveKernel",
     "EmpiricalNTK",
+    "FeatureSolution",
     "FunctionKernel",
     "GramKernel",
     "InfiniteWidthNTK",
@@ -75,6 +78,7 @@ __all__ = [
     "rademacher_bound",
     "rademacher_estimate",
     "radius_bound",
+    "solve_in_feature_space",
     "solve_stream",
     "transfer_distance",
 ]

@@ -113,7 +113,7 @@ def order_figure(table: Tensor, orders: Sequence[Order]) -> Figure:
     left.set_yticks(range(len(table)), ["start", *(str(task) for task in range(1, len(table)))])
     left.set_xlabel("task")
     left.set_ylabel("after")
-    names = [f"{order.method}{' (exact)' if order.exact else ''}" for order in orders]
+    names = [f"{order.search}{' (exact)' if order.exact else ''}" for order in orders]
     colours = [GREEN if order.exact else BLUE for order in orders]
     best = min(order.complexity for order in orders)
     bars = right.barh(names, [order.complexity for order in orders], color=colours)
