@@ -4,6 +4,7 @@ Paper: sections 4 and 5 and their appendices. ERRATA.md lists printed statements
 """
 
 from orthocl.theory.bridge import BridgeReport, bridge, early_stopping_ridge
+from orthocl.theory.certificate import Certificate, certify
 from orthocl.theory.complexity import (
     complexity_proxy,
     complexity_terms,
@@ -17,10 +18,12 @@ from orthocl.theory.dynamics import contraction, limit_training_loss, max_learni
 from orthocl.theory.empirical import EmpiricalNTK
 from orthocl.theory.empirical_loss import empirical_loss, empirical_loss_bound, forgetting_terms
 from orthocl.theory.feature_space import FeatureSolution, solve_in_feature_space
-from orthocl.theory.generalisation import CLIPPED_ABSOLUTE, CLIPPED_SQUARE, Bound, Loss, generalisation_bound
+from orthocl.theory.generalisation import Bound, BoundSettings, generalisation_bound
+from orthocl.theory.independence import shared_sample
 from orthocl.theory.infinite_width import InfiniteWidthNTK, TwoLayerNTK
 from orthocl.theory.kernels import FunctionKernel, GramKernel, Kernel
 from orthocl.theory.linearised import LinearisedModel, linearise
+from orthocl.theory.losses import CLIPPED_ABSOLUTE, CLIPPED_SQUARE, Loss, ramp
 from orthocl.theory.no_forgetting import Alignment, Drift, forgetting_drift, gradient_alignment
 from orthocl.theory.ntk_mlp import WideMLP, descend
 from orthocl.theory.overlay import Overlay, overlay
@@ -34,7 +37,9 @@ __all__ = [
     "CLIPPED_SQUARE",
     "Alignment",
     "Bound",
+    "BoundSettings",
     "BridgeReport",
+    "Certificate",
     "Conditioning",
     "Curriculum",
     "CurriculumClaims",
@@ -56,6 +61,7 @@ __all__ = [
     "TwoLayerNTK",
     "WideMLP",
     "bridge",
+    "certify",
     "complexity_proxy",
     "complexity_terms",
     "contraction",
@@ -78,6 +84,8 @@ __all__ = [
     "rademacher_bound",
     "rademacher_estimate",
     "radius_bound",
+    "ramp",
+    "shared_sample",
     "solve_in_feature_space",
     "solve_stream",
     "transfer_distance",

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from orthocl.errors import unknown_name
 from orthocl.theory.bridge import BridgeReport
+from orthocl.theory.certificate import Certificate
 from orthocl.theory.curriculum import Order
 from orthocl.theory.generalisation import Bound
 from orthocl.theory.overlay import Overlay
@@ -102,6 +103,27 @@ def bound_figure(bounds: Sequence[Bound], risks: Sequence[float], errors: Sequen
     axis.set_title(
         f"{bounds[0].form} bound after task {bounds[0].after} (above 1: says nothing)", fontsize=10
     )
+    axis.legend(fontsize=8, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
+    return figure
+
+
+def certificate_figure(certificates: Sequence[Certificate], errors: Sequence[float]) -> Figure:
+    """Every valid bound of every task, beside the error measured on test data."""
+    figure, (axis,) = _figure(1, width=6)
+    forms = list(dict.fromkeys(bound.form for found in certificates for bound in found.bounds))
+    width = 0.8 / max(1, len(forms))
+    for place, (form, colour) in enumerate(zip(forms, (GREY, BLUE, ORANGE, GREEN), strict=False)):
+        bounds = [bound for found in certificates for bound in found.bounds if bound.form == form]
+        where = [bound.task + (place - (len(forms) - 1) / 2) * width for bound in bounds]
+        axis.bar(
+            where, [min(1.0, bound.value) for bound in bounds], width=0.9 * width, color=colour, label=form
+        )
+    numbers = [found.task for found in certificates]
+    axis.plot(numbers, errors, "k_", markersize=22, markeredgewidth=2, label="error on test data")
+    axis.axhline(1.0, color="black", linewidth=0.8, linestyle=":")
+    axis.set_xticks(numbers)
+    axis.set_xlabel("task")
+    axis.set_title(f"bounds of the error after task {certificates[0].after} (cut at 1)", fontsize=10)
     axis.legend(fontsize=8, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
     return figure
 
