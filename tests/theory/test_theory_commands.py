@@ -40,16 +40,33 @@ def test_solve(capsys, tmp_path):
     assert other["rows"][0]["others"] > 1e-3
 
 
-@pytest.mark.parametrize("form", ["sound", "printed"])
+@pytest.mark.parametrize("form", ["sound", "one-ball", "pac-bayes", "hold-out", "printed"])
 def test_bound(capsys, tmp_path, form):
     found = run(capsys, "bound", *SMALL, "--form", form, "--figure", str(tmp_path / "bound.pdf"))
+    names = ("empirical", "regularisation", "complexity", "confidence", "divergence", "held-out error")
     for row in found["rows"]:
-        parts = [
-            row[name] for name in ("empirical", "regularisation", "complexity", "confidence") if name in row
-        ]
-        assert row["bound"] == pytest.approx(sum(parts))
+        assert row["bound"] == pytest.approx(sum(row[name] for name in names if name in row))
     assert len(found["checks"]) == (6 if form == "printed" else 0)
     assert (tmp_path / "bound.pdf").stat().st_size > 1000
+
+
+def test_all_bounds_and_the_smallest(capsys, tmp_path):
+    found = run(capsys, "bound", *SMALL, "--held-out", "0.25", "--figure", str(tmp_path / "bound.svg"))
+    forms = ("sound", "one-ball", "pac-bayes", "hold-out")
+    for row in found["rows"]:
+        assert row["smallest"] == min(row[form] for form in forms)
+        assert row[row["by"]] == row["smallest"]
+    assert len(found["sentences"]) == 2
+    assert (tmp_path / "bound.svg").exists()
+    one_hot = run(capsys, "bound", *SMALL, "--target", "one-hot")
+    assert "pac-bayes" not in one_hot["rows"][0]
+    app(["bound", *SMALL], result_action="return_value")
+    text = capsys.readouterr().out
+    assert text.count("with probability 95 % over the samples") + text.count("nothing is certified") == 2
+    with pytest.raises(SettingsError, match="no earlier task uses"):
+        app(["bound", "--tasks", "4", "--samples", "2000"], result_action="return_value")
+    with pytest.raises(SettingsError, match="share of held-out"):
+        app(["bound", *SMALL, "--held-out", "1.5"], result_action="return_value")
 
 
 def test_order(capsys, tmp_path):

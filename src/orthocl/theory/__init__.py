@@ -3,7 +3,7 @@
 Paper: sections 4 and 5 and their appendices. ERRATA.md lists printed statements that fail and what holds.
 """
 
-from orthocl.theory.bridge import BridgeReport, bridge, early_stopping_ridge
+from orthocl.theory.bridge import BridgeReport, bridge
 from orthocl.theory.certificate import Certificate, certify
 from orthocl.theory.complexity import (
     complexity_proxy,
@@ -18,14 +18,18 @@ from orthocl.theory.dynamics import contraction, limit_training_loss, max_learni
 from orthocl.theory.empirical import EmpiricalNTK
 from orthocl.theory.empirical_loss import empirical_loss, empirical_loss_bound, forgetting_terms
 from orthocl.theory.feature_space import FeatureSolution, solve_in_feature_space
+from orthocl.theory.fits import Descent, Regularised, early_stopping_ridge, forgetting_vector
+from orthocl.theory.forecast import FORECAST_RULES, Forecast, ForecastMemory, forecast
 from orthocl.theory.generalisation import Bound, BoundSettings, generalisation_bound
 from orthocl.theory.independence import shared_sample
 from orthocl.theory.infinite_width import InfiniteWidthNTK, TwoLayerNTK
+from orthocl.theory.judgement import Judgement, Pair, judge, partial_rank_correlation
 from orthocl.theory.kernels import FunctionKernel, GramKernel, Kernel
 from orthocl.theory.linearised import LinearisedModel, linearise
 from orthocl.theory.losses import CLIPPED_ABSOLUTE, CLIPPED_SQUARE, Loss, ramp
 from orthocl.theory.no_forgetting import Alignment, Drift, forgetting_drift, gradient_alignment
 from orthocl.theory.ntk_mlp import WideMLP, descend
+from orthocl.theory.overlap import TangentDrift, overlap, principal_cosines, tangent_drift
 from orthocl.theory.overlay import Overlay, overlay
 from orthocl.theory.points import Points
 from orthocl.theory.printed_inequalities import PrintedCheck, printed_checks
@@ -35,6 +39,7 @@ from orthocl.theory.solve import ground_truth_rows, solve_stream
 __all__ = [
     "CLIPPED_ABSOLUTE",
     "CLIPPED_SQUARE",
+    "FORECAST_RULES",
     "Alignment",
     "Bound",
     "BoundSettings",
@@ -43,21 +48,28 @@ __all__ = [
     "Conditioning",
     "Curriculum",
     "CurriculumClaims",
+    "Descent",
     "Drift",
     "EffectiveKernel",
     "EmpiricalNTK",
     "FeatureSolution",
+    "Forecast",
+    "ForecastMemory",
     "FunctionKernel",
     "GramKernel",
     "InfiniteWidthNTK",
+    "Judgement",
     "Kernel",
     "LinearisedModel",
     "Loss",
     "Order",
     "Overlay",
+    "Pair",
     "Points",
     "PrintedCheck",
+    "Regularised",
     "Solution",
+    "TangentDrift",
     "TwoLayerNTK",
     "WideMLP",
     "bridge",
@@ -70,16 +82,22 @@ __all__ = [
     "early_stopping_ridge",
     "empirical_loss",
     "empirical_loss_bound",
+    "forecast",
     "forgetting_drift",
     "forgetting_terms",
+    "forgetting_vector",
     "generalisation_bound",
     "gradient_alignment",
     "ground_truth_rows",
+    "judge",
     "limit_training_loss",
     "linearise",
     "max_learning_rate",
     "outputs_during",
+    "overlap",
     "overlay",
+    "partial_rank_correlation",
+    "principal_cosines",
     "printed_checks",
     "rademacher_bound",
     "rademacher_estimate",
@@ -88,5 +106,6 @@ __all__ = [
     "shared_sample",
     "solve_in_feature_space",
     "solve_stream",
+    "tangent_drift",
     "transfer_distance",
 ]
