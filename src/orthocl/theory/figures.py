@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from matplotlib.axes import Axes
@@ -16,6 +16,8 @@ from orthocl.theory.bridge import BridgeReport
 from orthocl.theory.certificate import Certificate
 from orthocl.theory.curriculum import Order
 from orthocl.theory.generalisation import Bound
+from orthocl.theory.judgement import Judgement, Pair
+from orthocl.theory.overlap import TangentDrift
 from orthocl.theory.overlay import Overlay
 
 SUFFIXES = (".svg", ".pdf", ".png")
@@ -183,6 +185,83 @@ def overlay_figure(overlays: Sequence[Overlay]) -> Figure:
     return figure
 
 
+def forecast_figure(
+    seeds: Sequence[Sequence[Pair]], judged: Mapping[str, Judgement], rows: Sequence[Mapping[str, float]]
+) -> Figure:
+    """Forecast against measured change, what beats the trivial predictors, and the expected loss per task."""
+    figure, (left, middle, right) = _figure(3)
+    pairs = [pair for each in seeds for pair in each]
+    furthest = max(pair.lag for pair in pairs)
+    for lag in range(1, furthest + 1):
+        some = [
+            pair for pair in pairs if pair.lag == lag and min(pair.expected_change, pair.measured_change) > 0
+        ]
+        shade = str(0.75 * (lag - 1) / max(1, furthest - 1))
+        left.loglog(
+            [pair.expected_change for pair in some],
+            [pair.measured_change for pair in some],
+            "o",
+            color=shade,
+            markersize=4,
+            markeredgewidth=0,
+            label=f"lag {lag}" if lag in (1, furthest) else None,
+        )
+    values = [v for pair in pairs for v in (pair.expected_change, pair.measured_change) if v > 0]
+    left.loglog([min(values), max(values)], [min(values), max(values)], "-", color=ORANGE, linewidth=0.8)
+    left.set_xlabel("forecast mean squared change of outputs")
+    left.set_ylabel("measured")
+    left.legend(fontsize=7, frameon=False)
+    left.set_title(f"{len(seeds)} seeds, {len(pairs)} pairs of tasks", fontsize=10)
+    names = ("forecast", "lag", "later", "partial")
+    labels = ("forecast", "lag alone", "later tasks\nalone", "forecast\ngiven lag")
+    for place, (quantity, colour) in enumerate(zip(judged, (BLUE, ORANGE), strict=False)):
+        found = [getattr(judged[quantity], name) for name in names]
+        where = [number + 0.25 * (place - 0.5) for number in range(len(names))]
+        low = [max(0.0, each.mean - each.low) for each in found]
+        high = [max(0.0, each.high - each.mean) for each in found]
+        middle.errorbar(
+            where,
+            [each.mean for each in found],
+            yerr=[low, high],
+            fmt="o",
+            color=colour,
+            capsize=3,
+            label=quantity,
+        )
+    middle.axhline(0, color="black", linewidth=0.6)
+    middle.set_xticks(range(len(names)), labels, fontsize=8)
+    middle.set_ylim(-1.05, 1.05)
+    middle.set_title("rank correlation, 95 % over seeds", fontsize=10)
+    middle.legend(fontsize=8, frameon=False, loc="lower left")
+    numbers = [int(row["task"]) for row in rows]
+    styles = {"sgd": (BLUE, "o-"), "ogd": (ORANGE, "s-"), "ogd+": (GREEN, "^-"), "gpm": (GREY, "v-")}
+    for rule, (colour, style) in styles.items():
+        right.plot(numbers, [row[rule] for row in rows], style, color=colour, markersize=4, label=rule)
+    right.plot(
+        numbers, [row["measured"] for row in rows], "k_", markersize=14, markeredgewidth=2, label="measured"
+    )
+    right.set_xticks(numbers)
+    right.set_xlabel("task learnt")
+    right.set_title("accuracy lost by earlier tasks", fontsize=10)
+    right.legend(fontsize=7, frameon=False)
+    return figure
+
+
+def overlap_figure(table: Tensor, drift: TangentDrift | None = None) -> Figure:
+    """The overlap of the tasks' tangent spaces, and how the tangents of each task turned as others were learnt."""
+    figure, axes = _figure(1 if drift is None else 2, width=4.6)
+    _heat(axes[0], table, "overlap: mean squared cosine of principal angles")
+    axes[0].set_yticks(range(len(table)), [str(task + 1) for task in range(len(table))])
+    axes[0].set_xlabel("task")
+    axes[0].set_ylabel("task")
+    if drift is not None:
+        _heat(axes[1], drift.cosine.nan_to_num(1.0), "cosine of tangents, own end to the end of another")
+        axes[1].set_yticks(range(len(table)), [str(task + 1) for task in range(len(table))])
+        axes[1].set_xlabel("after task")
+        axes[1].set_ylabel("tangents of task")
+    return figure
+
+
 def bridge_figure(report: BridgeReport) -> Figure:
     """Predicted against measured change of old outputs, forgetting, and how far the tangents turned."""
     figure, (left, middle, right) = _figure(3)
@@ -198,7 +277,7 @@ def bridge_figure(report: BridgeReport) -> Figure:
     numbers = [task.task for task in report.tasks]
     middle.plot(numbers, [task.forgetting for task in report.tasks], "o-", color=ORANGE, label="measured")
     forecast = [task.predicted_forgetting for task in report.tasks]
-    middle.plot(numbers, forecast, "o--", color=ORANGE, markerfacecolor="white", label="predicted for SGD")
+    middle.plot(numbers, forecast, "o--", color=ORANGE, markerfacecolor="white", label="predicted")
     middle.set_title("accuracy lost on training samples", fontsize=10)
     middle.legend(fontsize=8, frameon=False)
     right.plot(numbers, [task.tangent_cosine for task in report.tasks], "s-", color=BLUE)

@@ -12,7 +12,7 @@ model that is linear in its weights all of this is exact.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -215,37 +215,37 @@ class _Kernels:
         self.own = reader.tangents(upcoming, every=True)
         self.split_heads = len(reader.shared) < len(reader.parameters)
         self.own_shared = reader.tangents(upcoming, every=True, shared=True) if self.split_heads else self.own
-        self.factors: dict[str, tuple[GrowingCholesky, list[Tangents], Tensor]] = {}
+        self.factors: dict[str, tuple[GrowingCholesky, Tangents, Tensor]] = {}
         if "ogd" in rules and memory.stored:
             self.factors["ogd"] = self._factor(memory.stored)
         if "ogd+" in rules and memory.stored:
             self.factors["ogd+"] = self._factor(memory.renewed())
 
-    def _factor(self, pieces: list[Tangents]) -> tuple[GrowingCholesky, list[Tangents], Tensor]:
+    def _factor(self, pieces: list[Tangents]) -> tuple[GrowingCholesky, Tangents, Tensor]:
         kept = Tangents.concatenate(pieces)
         gram = kept.gram()
         factor = GrowingCholesky()
         scale = float(gram.diagonal().max())
         rows = factor.extend(gram[:0], gram, scale, 1e-10)
         chosen = kept.select(rows)
-        return factor, [chosen], factor.solve_lower(chosen.gram(self.own_shared))
+        return factor, chosen, factor.solve_lower(chosen.gram(self.own_shared))
 
-    def own_kernel(self, rule: ForecastRule) -> Tensor:
-        """kappa(X, X)."""
-        return self.cross(rule, self.own, self.own_shared)
-
-    def cross(self, rule: ForecastRule, theirs: Tangents, theirs_shared: Tangents) -> Tensor:
-        """kappa(x, X) for the tangents of other points."""
-        kernel = theirs.gram(self.own)
-        if rule == "gpm":
-            # The part that is protected, taken away from the plain kernel: heads and biases are free.
-            plain = theirs_shared.gram(self.own_shared)
-            return kernel - plain + self.memory.off_inputs(theirs_shared).gram(self.own_shared)
-        if rule in self.factors:
-            factor, (chosen,), whitened = self.factors[rule]
-            left = whitened if theirs is self.own else factor.solve_lower(chosen.gram(theirs_shared))
-            kernel = kernel - left.T @ whitened
-        return kernel
+    def of(
+        self, rules: Sequence[ForecastRule], theirs: Tangents, theirs_shared: Tangents
+    ) -> Iterator[tuple[ForecastRule, Tensor]]:
+        """kappa(x, X) of each rule, for the tangents of some points."""
+        plain = theirs.gram(self.own)
+        for rule in rules:
+            if rule == "gpm":
+                # The part that is protected, taken away from the plain kernel: heads and biases are free.
+                shared = theirs_shared.gram(self.own_shared) if self.split_heads else plain
+                yield rule, plain - shared + self.memory.off_inputs(theirs_shared).gram(self.own_shared)
+            elif rule in self.factors:
+                factor, chosen, whitened = self.factors[rule]
+                left = whitened if theirs is self.own else factor.solve_lower(chosen.gram(theirs_shared))
+                yield rule, plain - left.T @ whitened
+            else:
+                yield rule, plain
 
 
 def forecast(
@@ -284,7 +284,8 @@ def forecast(
     start = reader.outputs(upcoming)
     wanted = nn.functional.one_hot(reader.data(upcoming)[1], start.shape[1]).double()
     weights: Mapping[ForecastRule, Tensor] = {
-        rule: fit.coefficients(kernels.own_kernel(rule), start, wanted) for rule in rules
+        rule: fit.coefficients(kernel, start, wanted)
+        for rule, kernel in kernels.of(rules, kernels.own, kernels.own_shared)
     }
     found = []
     for task in earlier:
@@ -294,8 +295,8 @@ def forecast(
             reader.tangents(task, every=True, shared=True, split=split) if kernels.split_heads else theirs
         )
         before, labels = reader.outputs(task, split), reader.data(task, split)[1]
-        for rule in rules:
-            moved = (kernels.cross(rule, theirs, theirs_shared) @ weights[rule]).reshape(before.shape)
+        for rule, kernel in kernels.of(rules, theirs, theirs_shared):
+            moved = (kernel @ weights[rule]).reshape(before.shape)
             found.append(Forecast(upcoming.number, task.number, rule, before, before + moved, labels))
     return found
 
