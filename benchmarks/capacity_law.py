@@ -1,0 +1,159 @@
+"""Does the capacity law of OGD say which of OGD and SGD is better on an old task, for real networks?
+
+    python benchmarks/capacity_law.py --seeds 3
+
+For pairs of tasks made of the embedded digits (rotations, permutations of some pixels, exchanged labels) an MLP learns the
+first task, then the second with SGD and, from the same weights, with OGD that remembers the gradients of all logits of all
+its samples or of some of them. Measured: the squared error on test samples of the first task. Predicted, before the
+second task: OGD is better iff D / |w_1|^2 < (p - 2n - 1) / p, where p is the participation ratio
+(tr K)^2 / tr K^2 of the tangent kernel of test samples of both tasks at the end of the first task, n the part of it that
+the memory spans (p times the share of the trace of K that lies in the span of the memory), and D / |w_1|^2 the relative
+squared distance of the minimum-norm steps that fit the residuals of either task there, w_1 counted from initialisation.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+
+import torch
+from torch import Tensor, nn
+
+from orthocl.nets import MLP
+from orthocl.streams import make
+from orthocl.tangents import collect
+from orthocl.theory.ridge import solve_ridge
+
+SAMPLES, TEST, STEPS, RATE = 60, 100, 300, 0.05
+
+
+def pairs(seed: int) -> list[tuple[str, tuple[Tensor, ...], tuple[Tensor, ...]]]:
+    """Pairs of tasks, each (train inputs, one-hot train targets, test inputs, one-hot test targets)."""
+    found = []
+    generator = torch.Generator().manual_seed(seed)
+    for angle in (5.0, 15.0, 30.0, 60.0, 90.0):
+        stream = make("rotated-mnist-mini", tasks=2, seed=seed, options={"angles": [0.0, angle]})
+        first, second = (_task(stream.task(number), number, generator) for number in (1, 2))
+        found.append((f"rotated by {angle:g}", first, second))
+    base = make("rotated-mnist-mini", tasks=1, seed=seed).task(1)
+    for share in (0.1, 0.3, 0.6, 1.0):
+        first, second = _task(base, 1, generator), _task(base, 2, generator)
+        width = first[0].shape[1]
+        chosen = torch.randperm(width, generator=generator)[: int(share * width)]
+        order = torch.arange(width)
+        order[chosen] = chosen[torch.randperm(len(chosen), generator=generator)]
+        found.append(
+            (
+                f"{share:.0%} of pixels permuted",
+                first,
+                tuple(part[:, order] if place % 2 == 0 else part for place, part in enumerate(second)),
+            )
+        )
+    for swapped in (2, 6, 10):
+        first, second = _task(base, 1, generator), _task(base, 2, generator)
+        order = torch.arange(10)
+        order[:swapped] = order[:swapped].roll(1)
+        found.append(
+            (
+                f"{swapped} labels exchanged",
+                first,
+                tuple(part[:, order] if place % 2 else part for place, part in enumerate(second)),
+            )
+        )
+    return found
+
+
+def _task(task, number: int, generator: torch.Generator) -> tuple[Tensor, ...]:
+    rows = torch.arange((number - 1) * SAMPLES, number * SAMPLES)
+    inputs, labels = task.train.samples(rows)
+    test, answers = task.test.samples(torch.arange(TEST))
+    hot = lambda y: nn.functional.one_hot(y, 10).double()  # noqa: E731
+    return inputs.flatten(1).double(), hot(labels), test.flatten(1).double(), hot(answers)
+
+
+def descend(model: nn.Module, task: tuple[Tensor, ...], memory: Tensor | None) -> None:
+    """Full-batch descent on half the squared error, off the span of the memory."""
+    basis = None if memory is None else torch.linalg.qr(memory.T)[0]
+    parameters = list(model.parameters())
+    for _ in range(STEPS):
+        loss = (model(task[0]) - task[1]).square().sum(1).mean() / 2
+        step = torch.cat([g.flatten() for g in torch.autograd.grad(loss, parameters)])
+        if basis is not None:
+            step = step - basis @ (basis.T @ step)
+        place = 0
+        with torch.no_grad():
+            for parameter in parameters:
+                size = parameter.numel()
+                parameter -= RATE * step[place : place + size].reshape(parameter.shape)
+                place += size
+
+
+def tangents(model: nn.Module, inputs: Tensor) -> Tensor:
+    labels = torch.zeros(len(inputs), dtype=torch.long)
+    parameters = dict(model.named_parameters())
+    return collect(model, inputs, labels, parameters=parameters, variant="all").dense().double()
+
+
+def law(model: nn.Module, first, second, memory: Tensor, start: Tensor) -> tuple[float, float]:
+    """Measured D / |w_1|^2 and the threshold (p - 2n - 1) / p."""
+    probe = tangents(model, torch.cat([first[2][:40], second[2][:40]]))
+    gram = probe @ probe.T
+    rank = float(gram.trace() ** 2 / gram.square().sum())
+    basis = torch.linalg.qr(memory.T)[0]
+    share = float((probe @ basis).square().sum() / gram.trace())
+    spanned = rank * share
+    weights = torch.cat([p.detach().flatten() for p in model.parameters()]) - start
+    rows = tangents(model, second[0])
+    with torch.no_grad():
+        residual = (second[1] - model(second[0])).reshape(-1, 1)
+    own = rows @ rows.T
+    step = (rows.T @ solve_ridge(own, residual, 1e-3 * float(own.diagonal().mean()), 1e-12).in_range)[:, 0]
+    return float(step.square().sum() / weights.square().sum()), (rank - 2 * spanned - 1) / rank
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--seeds", type=int, default=3)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    rows = []
+    for seed in range(options.seeds):
+        for name, first, second in pairs(seed):
+            torch.manual_seed(seed)
+            model = MLP((first[0].shape[1],), hidden=(30,), outputs=10).double()
+            start = torch.cat([p.detach().flatten() for p in model.parameters()])
+            descend(model, first, None)
+            state = {key: value.clone() for key, value in model.state_dict().items()}
+            for remembered in (SAMPLES // 6, SAMPLES // 2):
+                memory = tangents(model, first[0][:remembered])
+                distance, threshold = law(model, first, second, memory, start)
+                losses = {}
+                for rule in ("sgd", "ogd"):
+                    model.load_state_dict(state)
+                    descend(model, second, memory if rule == "ogd" else None)
+                    with torch.no_grad():
+                        losses[rule] = float((model(first[2]) - first[3]).square().sum(1).mean())
+                model.load_state_dict(state)
+                better = losses["ogd"] < losses["sgd"]
+                rows.append(
+                    {
+                        "pair": name,
+                        "seed": seed,
+                        "memory": remembered,
+                        "D": distance,
+                        "threshold": threshold,
+                        **losses,
+                        "predicted": distance < threshold,
+                        "measured": better,
+                    }
+                )
+                print(json.dumps(rows[-1]), flush=True)
+    right = sum(row["predicted"] == row["measured"] for row in rows)
+    ogd = sum(row["measured"] for row in rows)
+    print(f"{right} of {len(rows)} signs right ({right / len(rows):.0%}); OGD was better in {ogd}")
+
+
+if __name__ == "__main__":
+    main()
