@@ -235,7 +235,7 @@ def forecast_figure(
     middle.legend(fontsize=8, frameon=False, loc="lower left")
     numbers = [int(row["task"]) for row in rows]
     styles = {"sgd": (BLUE, "o-"), "ogd": (ORANGE, "s-"), "ogd+": (GREEN, "^-"), "gpm": (GREY, "v-")}
-    for rule, (colour, style) in styles.items():
+    for rule, (colour, style) in ((name, styles[name]) for name in styles if name in rows[0]):
         right.plot(numbers, [row[rule] for row in rows], style, color=colour, markersize=4, label=rule)
     right.plot(
         numbers, [row["measured"] for row in rows], "k_", markersize=14, markeredgewidth=2, label="measured"

@@ -36,6 +36,10 @@ def forecast(
     ] = "cross-entropy",
     tasks: Annotated[int, Parameter(help="Tasks of the stream to use.")] = 6,
     step: Annotated[float | None, Parameter(help="Degrees between tasks of a rotated stream.")] = None,
+    rules: Annotated[
+        tuple[Literal["sgd", "ogd", "ogd+", "gpm"], ...],
+        Parameter(help="Rules to forecast, beside the trained method's own.", consume_multiple=True),
+    ] = FORECAST_RULES,
     seeds: Annotated[int, Parameter(help="Networks to train; intervals are over them.")] = 5,
     seed: Annotated[int, Parameter(help="The first seed of data, weights and batches.")] = 0,
     test: Annotated[bool, Parameter(help="Judge on test samples instead of training samples.")] = False,
@@ -55,6 +59,8 @@ def forecast(
     check_figure(figure)
     if seeds < 1 or tasks < 2:
         raise SettingsError(f"expected at least one seed and two tasks, got {seeds} and {tasks}")
+    rule = rule_of(make_method(method))
+    chosen_rules = tuple(dict.fromkeys((*rules, rule)))
     options = {} if step is None else {"step": step}
     watchers = []
     with progress_bar("training and forecasting", seeds * tasks) as advance:
@@ -72,6 +78,7 @@ def forecast(
             watcher = Forecaster(
                 TrainSettings(epochs=epochs, learning_rate=learning_rate),
                 loss=loss,
+                rules=chosen_rules,
                 samples=train_size,
                 memory_per_task=int(getattr(chosen, "memory_per_task", 100)),
                 test=test,
@@ -80,10 +87,9 @@ def forecast(
             model = make_net(net, made.input_shape, made.heads, seed=seed + number)
             train_with_forecasts(model, made, chosen, watcher, seed=seed + number)
             watchers.append(watcher)
-    rule = rule_of(make_method(method))
     pairs = [watcher.pairs(rule) for watcher in watchers]
     judged = {quantity: judge(pairs, quantity) for quantity in ("change", "drop")}
-    rows = _rows(watchers, tasks)
+    rows = _rows(watchers, tasks, chosen_rules)
     extra: dict[str, Any] = {"method": method, "forecast_for": rule, "seeds": seeds}
     for quantity, found in judged.items():
         extra |= _judgement(quantity, found, json_output)
@@ -94,12 +100,12 @@ def forecast(
         save_figure(figures.forecast_figure(pairs, judged, rows), figure)
 
 
-def _rows(watchers: Sequence[Forecaster], tasks: int) -> list[dict[str, Any]]:
+def _rows(watchers: Sequence[Forecaster], tasks: int, rules: Sequence[str]) -> list[dict[str, Any]]:
     """For each task from the second, the mean drop of earlier ones that each rule is expected to cause."""
     rows = []
     for task in range(2, tasks + 1):
         row: dict[str, Any] = {"task": task}
-        for rule in FORECAST_RULES:
+        for rule in rules:
             drops = [
                 each.drop
                 for one in watchers

@@ -1,7 +1,7 @@
 """A theory laboratory: results on continual linear regression since the paper, each as a function.
 
 Everything here is about f(x) = w.x with more weights than samples, fitted to each task without ridge from where the
-last task ended: what SGD and OGD do to a linearised network, with features simple enough for expectations in closed form.
+last task ended: what SGD and OGD do to a linearised network, with features simple enough for closed forms.
 """
 
 from orthocl.theory.laws.alternation import alternating_forgetting, worst_alternating_forgetting

@@ -2,13 +2,13 @@
 
 References: Goldfarb and Hand: Analysis of Catastrophic Forgetting for Random Orthogonal Transformation Tasks in the
 Overparameterized Regime, AISTATS 2023. Goldfarb, Evron, Weinberger, Soudry and Hand: The Joint Effect of Task
-Similarity and Overparameterization on Catastrophic Forgetting, ICLR 2024 (rotations of some of the dimensions). The expressions
-below were derived anew, for inputs with equal singular values.
+Similarity and Overparameterization on Catastrophic Forgetting, ICLR 2024 (rotations of some of the dimensions). The
+expressions below were derived anew, for inputs with equal singular values.
 
 Derivation. Task 1 is (X, X w*), task 2 is (X O, X w*): the same samples seen through a rotation. With Pi the projector
 on the d rows of X and w_1 = v = Pi w*, task 2 ends at w_2 with w_2 - v = O^T Pi (I - O) v, and task 1 then errs by
 Pi O^T Pi (I - O) v. Let O rotate a uniformly random m-dimensional subspace with basis U by a uniformly random R in
-O(m): O = I - U U^T + U R U^T. With G = U^T Pi U, averaging over R (its odd moments vanish, and E[R^T G R .. R^T G R] has two
+O(m): O = I - U U^T + U R U^T. With G = U^T Pi U, averaging over R (odd moments vanish; E[R^T G R .. R^T G R] has two
 coefficients A, B with A m^2 + 2 B m = (tr G)^2 and A m + B (m^2 + m) = tr G^2) and over the direction of v:
     d E = tr G^2 (I - G)^2 - (2/m) tr G tr G^2 (I - G) + (A + B) tr G^2 + B (tr G)^2
           + (1/m) tr G tr G (I - G)^2 + (1/m) tr G tr G^3 - (2/m) tr G^3 (I - G).
