@@ -7,13 +7,16 @@ the first task, then the second with SGD and, from the same weights, with OGD th
 samples. Measured: the squared error on test samples of the first task. Predicted, before the second task: OGD is
 better iff D / |w_1|^2 < (p - 2n - 1) / p, with measured numbers in place of the law's: p is the participation ratio
 (tr K)^2 / tr K^2 of the tangent kernel of test samples of both tasks at the end of the first task; n is p times the
-share of the trace of K that lies in the span of the memory; D is the squared length of the (slightly ridged)
-minimum-norm step that fits the second task from there, and |w_1| the distance travelled for the first.
+share of the trace of K that lies in the span of the memory. D / |w_1|^2 is measured in two ways: "outputs", the squared
+error on the first task of a network that learnt only the second, as a share of that of the network at its start; and
+"weights", the squared length of the (slightly ridged) minimum-norm step that fits the second task from the end of the
+first, as a share of the squared distance travelled for the first.
 """
 
 from __future__ import annotations
 
 import argparse
+import copy
 import json
 
 import torch
@@ -24,10 +27,11 @@ from orthocl.streams import make
 from orthocl.tangents import collect
 from orthocl.theory.ridge import solve_ridge
 
+Task = tuple[Tensor, ...]
 SAMPLES, TEST, STEPS, RATE = 60, 200, 200, 0.05
 
 
-def pairs(seed: int) -> list[tuple[str, tuple[Tensor, ...], tuple[Tensor, ...]]]:
+def pairs(seed: int) -> list[tuple[str, Task, Task]]:
     """Pairs of tasks, each (train inputs, one-hot train targets, test inputs, one-hot test targets)."""
     found = []
     generator = torch.Generator().manual_seed(seed)
@@ -99,21 +103,53 @@ def tangents(model: nn.Module, inputs: Tensor) -> Tensor:
     return collect(model, inputs, labels, parameters=parameters, variant="all").dense().double()
 
 
-def law(model: nn.Module, first, second, memory: Tensor, start: Tensor) -> tuple[float, float]:
-    """Measured D / |w_1|^2 and the threshold (p - 2n - 1) / p."""
+def threshold_of(model: nn.Module, first: Task, second: Task, memory: Tensor) -> float:
+    """The law's (p - 2n - 1) / p with measured p and n."""
     probe = tangents(model, torch.cat([first[2][:25], second[2][:25]]))
     gram = probe @ probe.T
     rank = float(gram.trace() ** 2 / gram.square().sum())
     basis = torch.linalg.qr(memory.T)[0]
-    share = float((probe @ basis).square().sum() / gram.trace())
-    spanned = rank * share
+    spanned = rank * float((probe @ basis).square().sum() / gram.trace())
+    return (rank - 2 * spanned - 1) / rank
+
+
+def weight_distance(model: nn.Module, second: Task, start: Tensor) -> float:
     weights = torch.cat([p.detach().flatten() for p in model.parameters()]) - start
     rows = tangents(model, second[0])
     with torch.no_grad():
         residual = (second[1] - model(second[0])).reshape(-1, 1)
     own = rows @ rows.T
     step = (rows.T @ solve_ridge(own, residual, 1e-3 * float(own.diagonal().mean()), 1e-12).in_range)[:, 0]
-    return float(step.square().sum() / weights.square().sum()), (rank - 2 * spanned - 1) / rank
+    return float(step.square().sum() / weights.square().sum())
+
+
+def loss_on(model: nn.Module, task: Task) -> float:
+    with torch.no_grad():
+        return float((model(task[2]) - task[3]).square().sum(1).mean())
+
+
+def study(seed: int, name: str, first: Task, second: Task) -> list[dict[str, object]]:
+    torch.manual_seed(seed)
+    model = MLP((first[0].shape[1],), hidden=(30,), outputs=10).double()
+    start = torch.cat([p.detach().flatten() for p in model.parameters()])
+    other = copy.deepcopy(model)
+    untrained = loss_on(model, first)
+    descend(other, second, None)
+    apart = {"outputs": loss_on(other, first) / untrained}
+    descend(model, first, None)
+    state = {key: value.clone() for key, value in model.state_dict().items()}
+    apart["weights"] = weight_distance(model, second, start)
+    found: list[dict[str, object]] = []
+    descend(model, second, None)
+    plain = loss_on(model, first)
+    for remembered in (SAMPLES // 6, SAMPLES // 2):
+        model.load_state_dict(state)
+        memory = tangents(model, first[0][:remembered])
+        threshold = threshold_of(model, first, second, memory)
+        descend(model, second, memory)
+        row = {"pair": name, "seed": seed, "memory": remembered, "threshold": threshold, **apart}
+        found.append({**row, "sgd": plain, "ogd": loss_on(model, first)})
+    return found
 
 
 def main() -> None:
@@ -126,38 +162,13 @@ def main() -> None:
     rows = []
     for seed in range(options.seeds):
         for name, first, second in pairs(seed):
-            torch.manual_seed(seed)
-            model = MLP((first[0].shape[1],), hidden=(30,), outputs=10).double()
-            start = torch.cat([p.detach().flatten() for p in model.parameters()])
-            descend(model, first, None)
-            state = {key: value.clone() for key, value in model.state_dict().items()}
-            for remembered in (SAMPLES // 6, SAMPLES // 2):
-                memory = tangents(model, first[0][:remembered])
-                distance, threshold = law(model, first, second, memory, start)
-                losses = {}
-                for rule in ("sgd", "ogd"):
-                    model.load_state_dict(state)
-                    descend(model, second, memory if rule == "ogd" else None)
-                    with torch.no_grad():
-                        losses[rule] = float((model(first[2]) - first[3]).square().sum(1).mean())
-                model.load_state_dict(state)
-                better = losses["ogd"] < losses["sgd"]
-                rows.append(
-                    {
-                        "pair": name,
-                        "seed": seed,
-                        "memory": remembered,
-                        "D": distance,
-                        "threshold": threshold,
-                        **losses,
-                        "predicted": distance < threshold,
-                        "measured": better,
-                    }
-                )
-                print(json.dumps(rows[-1]), flush=True)
-    right = sum(row["predicted"] == row["measured"] for row in rows)
-    ogd = sum(row["measured"] for row in rows)
-    print(f"{right} of {len(rows)} signs right ({right / len(rows):.0%}); OGD was better in {ogd}")
+            for row in study(seed, name, first, second):
+                rows.append(row)
+                print(json.dumps(row), flush=True)
+    for way in ("outputs", "weights"):
+        right = sum((row[way] < row["threshold"]) == (row["ogd"] < row["sgd"]) for row in rows)
+        print(f"{way}: {right} of {len(rows)} signs right ({right / len(rows):.0%})")
+    print(f"OGD was better in {sum(row['ogd'] < row['sgd'] for row in rows)} of {len(rows)}")
 
 
 if __name__ == "__main__":

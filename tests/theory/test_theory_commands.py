@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 
 import pytest
+import torch
 from cyclopts import CycloptsError
 
 from orthocl.cli.theory import app
@@ -103,6 +104,45 @@ def test_bridge(capsys, tmp_path):
     )
     assert len(found["pairs"]) == 3
     assert figure.exists()
+
+
+def test_bridge_refuses_a_senseless_ridge():
+    for ridge in ("nan", "-1"):
+        with pytest.raises(SettingsError, match="expected a ridge"):
+            app(
+                ["bridge", "--tasks", "2", "--train-size", "20", "--ridge", ridge],
+                result_action="return_value",
+            )
+
+
+def test_forecast(capsys, tmp_path):
+    figure = tmp_path / "forecast.svg"
+    small = ["--tasks", "4", "--train-size", "24", "--epochs", "4", "--step", "40"]
+    found = run(capsys, "forecast", *small, "--seeds", "2", "--figure", str(figure))
+    assert [row["task"] for row in found["rows"]] == [2, 3, 4]
+    assert set(found["rows"][0]) == {"task", "sgd", "ogd", "ogd+", "gpm", "measured"}
+    assert [len(pairs) for pairs in found["pairs"]] == [6, 6]
+    assert found["change:_forecast"]["seeds"] == 2
+    assert -1 <= found["change:_forecast_given_lag"]["mean"] <= 1
+    assert figure.exists()
+    one = run(capsys, "forecast", *small, "--seeds", "1", "--rules", "sgd", "--test")
+    assert set(one["rows"][0]) == {"task", "sgd", "measured"}
+    with pytest.raises(SettingsError, match="two tasks"):
+        app(["forecast", "--tasks", "1"], result_action="return_value")
+
+
+def test_pictures_of_overlap_and_drift(tmp_path):
+    from orthocl.theory import TangentDrift, figures
+
+    table = torch.tensor([[1.0, 0.3], [0.3, 1.0]])
+    nan = float("nan")
+    drift = TangentDrift(torch.tensor([[1.0, 0.9], [nan, 1.0]]), torch.ones(2, 2))
+    for name, picture in (
+        ("one.svg", figures.overlap_figure(table)),
+        ("two.pdf", figures.overlap_figure(table, drift)),
+    ):
+        figures.save(picture, tmp_path / name)
+        assert (tmp_path / name).stat().st_size > 1000
 
 
 def test_tables_fit_a_terminal(capsys, monkeypatch):

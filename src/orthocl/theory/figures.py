@@ -190,61 +190,61 @@ def forecast_figure(
 ) -> Figure:
     """Forecast against measured change, what beats the trivial predictors, and the expected loss per task."""
     figure, (left, middle, right) = _figure(3)
-    pairs = [pair for each in seeds for pair in each]
-    furthest = max(pair.lag for pair in pairs)
-    for lag in range(1, furthest + 1):
-        some = [
-            pair for pair in pairs if pair.lag == lag and min(pair.expected_change, pair.measured_change) > 0
-        ]
-        shade = str(0.75 * (lag - 1) / max(1, furthest - 1))
-        left.loglog(
-            [pair.expected_change for pair in some],
-            [pair.measured_change for pair in some],
-            "o",
-            color=shade,
-            markersize=4,
-            markeredgewidth=0,
-            label=f"lag {lag}" if lag in (1, furthest) else None,
-        )
-    values = [v for pair in pairs for v in (pair.expected_change, pair.measured_change) if v > 0]
-    left.loglog([min(values), max(values)], [min(values), max(values)], "-", color=ORANGE, linewidth=0.8)
-    left.set_xlabel("forecast mean squared change of outputs")
-    left.set_ylabel("measured")
-    left.legend(fontsize=7, frameon=False)
-    left.set_title(f"{len(seeds)} seeds, {len(pairs)} pairs of tasks", fontsize=10)
-    names = ("forecast", "lag", "later", "partial")
-    labels = ("forecast", "lag alone", "later tasks\nalone", "forecast\ngiven lag")
-    for place, (quantity, colour) in enumerate(zip(judged, (BLUE, ORANGE), strict=False)):
-        found = [getattr(judged[quantity], name) for name in names]
-        where = [number + 0.25 * (place - 0.5) for number in range(len(names))]
-        low = [max(0.0, each.mean - each.low) for each in found]
-        high = [max(0.0, each.high - each.mean) for each in found]
-        middle.errorbar(
-            where,
-            [each.mean for each in found],
-            yerr=[low, high],
-            fmt="o",
-            color=colour,
-            capsize=3,
-            label=quantity,
-        )
-    middle.axhline(0, color="black", linewidth=0.6)
-    middle.set_xticks(range(len(names)), labels, fontsize=8)
-    middle.set_ylim(-1.05, 1.05)
-    middle.set_title("rank correlation, 95 % over seeds", fontsize=10)
-    middle.legend(fontsize=8, frameon=False, loc="lower left")
+    _scatter_of_pairs(left, [pair for each in seeds for pair in each])
+    left.set_title(f"mean squared change of outputs, {len(seeds)} seeds", fontsize=10)
+    _correlations(middle, judged)
     numbers = [int(row["task"]) for row in rows]
     styles = {"sgd": (BLUE, "o-"), "ogd": (ORANGE, "s-"), "ogd+": (GREEN, "^-"), "gpm": (GREY, "v-")}
     for rule, (colour, style) in ((name, styles[name]) for name in styles if name in rows[0]):
         right.plot(numbers, [row[rule] for row in rows], style, color=colour, markersize=4, label=rule)
-    right.plot(
-        numbers, [row["measured"] for row in rows], "k_", markersize=14, markeredgewidth=2, label="measured"
-    )
+    measured = [row["measured"] for row in rows]
+    right.plot(numbers, measured, "k_", markersize=14, markeredgewidth=2, label="measured")
     right.set_xticks(numbers)
     right.set_xlabel("task learnt")
     right.set_title("accuracy lost by earlier tasks", fontsize=10)
     right.legend(fontsize=7, frameon=False)
     return figure
+
+
+def _scatter_of_pairs(axis: Axes, pairs: Sequence[Pair]) -> None:
+    """Forecast against measured change of every pair of tasks; the longer ago, the lighter."""
+    shown = [pair for pair in pairs if min(pair.expected_change, pair.measured_change) > 0]
+    furthest = max((pair.lag for pair in shown), default=1)
+    for lag in range(1, furthest + 1):
+        some = [pair for pair in shown if pair.lag == lag]
+        axis.loglog(
+            [pair.expected_change for pair in some],
+            [pair.measured_change for pair in some],
+            "o",
+            color=str(0.75 * (lag - 1) / max(1, furthest - 1)),
+            markersize=4,
+            markeredgewidth=0,
+            label=f"{lag} ago" if lag in (1, furthest) else None,
+        )
+    values = [v for pair in shown for v in (pair.expected_change, pair.measured_change)]
+    if values:
+        axis.loglog([min(values), max(values)], [min(values), max(values)], "-", color=ORANGE, linewidth=0.8)
+    axis.set_xlabel("forecast")
+    axis.set_ylabel("measured")
+    axis.legend(fontsize=7, frameon=False)
+
+
+def _correlations(axis: Axes, judged: Mapping[str, Judgement]) -> None:
+    """Rank correlations with their intervals over seeds."""
+    names = ("forecast", "lag", "later", "partial")
+    labels = ("forecast", "lag\nalone", "later\ntasks\nalone", "forecast\ngiven lag")
+    for place, (quantity, colour) in enumerate(zip(judged, (BLUE, ORANGE), strict=False)):
+        found = [getattr(judged[quantity], name) for name in names]
+        where = [number + 0.25 * (place - 0.5) for number in range(len(names))]
+        low = [max(0.0, each.mean - each.low) for each in found]
+        high = [max(0.0, each.high - each.mean) for each in found]
+        means = [each.mean for each in found]
+        axis.errorbar(where, means, yerr=[low, high], fmt="o", color=colour, capsize=3, label=quantity)
+    axis.axhline(0, color="black", linewidth=0.6)
+    axis.set_xticks(range(len(names)), labels, fontsize=8)
+    axis.set_ylim(-1.05, 1.05)
+    axis.set_title("rank correlation with what happened", fontsize=10)
+    axis.legend(fontsize=8, frameon=False, loc="lower left")
 
 
 def overlap_figure(table: Tensor, drift: TangentDrift | None = None) -> Figure:
