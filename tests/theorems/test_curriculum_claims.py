@@ -171,3 +171,49 @@ def test_greedy_is_not_optimal():
         curriculum = Curriculum(linear, random_tasks(seed, 6), rule="ogd")
         worse += curriculum.greedy_order().complexity > curriculum.best_order("subsets").complexity * 1.001
     assert worse > 0
+
+
+def test_the_best_order_of_tasks_that_no_function_fits_at_once():
+    """Three points in two dimensions: the function after a set of tasks depends on their order."""
+    points = [((2.0, 0.0), 3.0), ((-3.0, -2.0), -3.0), ((3.0, 0.0), -2.0)]
+    tasks = [(torch.tensor([x]).double(), torch.tensor([y]).double()) for x, y in points]
+    curriculum = Curriculum(linear, tasks, rule="ogd")
+    assert not curriculum.realisable()
+    best = curriculum.best_order()
+    assert best.exact
+    assert best.search == "exhaustive"
+    assert best.tasks == (1, 2, 3)
+    assert best.complexity == pytest.approx(4.5)
+    assert not curriculum.best_order("subsets").exact
+
+
+def test_exact_means_exact_on_60_instances_with_more_points_than_dimensions():
+    """Four tasks of four points in ten dimensions: the programme over subsets may not call itself exact."""
+    wrong = 0
+    for seed in range(60):
+        generator = torch.Generator().manual_seed(seed)
+        tasks = [
+            (
+                torch.randn(4, 10, generator=generator, dtype=torch.float64),
+                torch.randn(4, generator=generator, dtype=torch.float64),
+            )
+            for _ in range(4)
+        ]
+        curriculum = Curriculum(linear, tasks, rule="ogd")
+        best = curriculum.best_order("exhaustive").complexity
+        assert curriculum.best_order("auto").complexity == pytest.approx(best, rel=1e-9)
+        sets = curriculum.best_order("subsets")
+        assert not sets.exact
+        beam = curriculum.best_order("beam")
+        assert not beam.exact
+        wrong += sets.complexity > best * (1 + 1e-9)
+    # Improved by exchanges it is often right; that it is not always shows that the word matters.
+    assert wrong > 0
+
+
+def test_ogd_without_ridge_ends_where_it_began_if_tasks_contradict_each_other():
+    """The joint interpolant needs joint realisability: A = (1, 1), B = (1, -1) ends at the first of them."""
+    point = torch.ones(1, 1, dtype=torch.float64)
+    one, other = (point, torch.ones(1).double()), (point, -torch.ones(1).double())
+    assert float(solve_stream(linear, [one, other], rule="ogd").predict(point)) == pytest.approx(1.0)
+    assert float(solve_stream(linear, [other, one], rule="ogd").predict(point)) == pytest.approx(-1.0)

@@ -67,3 +67,19 @@ def test_past_errors_are_zero_without_ridge_for_positive_kernels_and_full_memory
         assert empirical_loss(solution, task) < 1e-15
     partial = problem.solve(rule="ogd", ridge=0.0, memory=3)
     assert empirical_loss(partial, 1) > 1e-4
+
+
+def test_other_points_do_not_move_when_the_memory_fills_the_space():
+    """Directions in which the kernel vanishes never reach the function, at other points neither."""
+    generator = torch.Generator().manual_seed(0)
+    tasks = [
+        (
+            torch.randn(12, 4, generator=generator, dtype=torch.float64),
+            torch.randn(12, generator=generator, dtype=torch.float64),
+        )
+        for _ in range(2)
+    ]
+    solution = solve_stream(lambda x, z: x @ z.T, tasks, rule="ogd", ridge=1e-12)
+    probes = torch.randn(5, 4, generator=generator, dtype=torch.float64)
+    moved = outputs_during(solution, 2, 10_000, 0.01, x=probes) - solution.predict(probes, after=1)
+    assert moved.abs().max() < 1e-12

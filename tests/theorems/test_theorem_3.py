@@ -7,7 +7,20 @@ import math
 import pytest
 import torch
 
-from orthocl.theory import CLIPPED_ABSOLUTE, Loss, complexity_proxy, generalisation_bound, solve_stream
+from orthocl.errors import DataError, SettingsError
+from orthocl.theory import (
+    CLIPPED_ABSOLUTE,
+    BoundSettings,
+    EmpiricalNTK,
+    InfiniteWidthNTK,
+    Loss,
+    Points,
+    complexity_proxy,
+    generalisation_bound,
+    ramp,
+    shared_sample,
+    solve_stream,
+)
 
 DELTA = 0.05
 
@@ -131,7 +144,9 @@ def test_5_small_version_in_the_library():
 
 def test_terms_of_the_sound_form_by_hand(problem):
     solution = problem.solve(rule="sgd")
-    bound = generalisation_bound(solution, task=2, after=3, delta=0.1, unit_radius=0.5)
+    bound = generalisation_bound(
+        solution, task=2, after=3, delta=0.1, settings=BoundSettings(unit_radius=0.5)
+    )
     length = solution.distance_from_initialisation(3)
     j = math.ceil(length / 0.5)
     x, y = problem.tasks[1]
@@ -141,26 +156,134 @@ def test_terms_of_the_sound_form_by_hand(problem):
     trace = float(problem.kernel(x, x).trace())
     assert bound.terms["complexity"] == pytest.approx(2 * 2 * j * 0.5 * math.sqrt(trace) / 9, rel=1e-9)
     assert bound.terms["confidence"] == pytest.approx(
-        3 * math.sqrt(math.log(2 * 3 * j * (j + 1) / 0.1) / 18), rel=1e-12
+        3 * math.sqrt(math.log(2 * 2 * 3 * j * (j + 1) / 0.1) / 18), rel=1e-12
     )
     assert bound.value == pytest.approx(sum(bound.terms.values()))
 
 
-def test_terms_of_the_sequential_form_by_hand(problem):
+def test_terms_of_the_one_ball_form_by_hand(problem):
+    """All later steps of OGD lie in the range of P_t: one ball around w_{t-1}."""
     solution, reference = problem.solve(rule="ogd"), problem.reference("ogd")
-    bound = generalisation_bound(solution, task=2, after=4, delta=0.1, unit_radius=0.5, form="sequential")
-    own = float((reference.weights[2] - reference.weights[1]).norm())
-    later = float((reference.weights[4] - reference.weights[2]).norm())
-    j, k = math.ceil(own / 0.5), math.ceil(later / 0.5)
-    phi = problem.phi(problem.tasks[1][0])
-    effective = float((phi @ reference.projectors[1]).square().sum())
-    assert bound.terms["own step"] == pytest.approx(4 * j * 0.5 * math.sqrt(effective) / 9, rel=1e-9)
-    assert bound.terms["later steps"] == pytest.approx(4 * k * 0.5 * float(phi.norm()) / 9, rel=1e-9)
-    level = math.log(2 * 4 * j * (j + 1) * (k + 1) * (k + 2) / 0.1)
+    settings = BoundSettings(unit_radius=0.5)
+    bound = generalisation_bound(solution, task=2, after=4, delta=0.1, form="one-ball", settings=settings)
+    moved = reference.weights[4] - reference.weights[1]
+    projector = reference.projectors[1]
+    assert (projector @ moved - moved).norm() < 1e-10
+    j = math.ceil(float(moved.norm()) / 0.5)
+    effective = float((problem.phi(problem.tasks[1][0]) @ projector).square().sum())
+    assert bound.terms["complexity"] == pytest.approx(4 * j * 0.5 * math.sqrt(effective) / 9, rel=1e-9)
+    level = math.log(2 * 2 * 3 * j * (j + 1) / 0.1)
     assert bound.terms["confidence"] == pytest.approx(3 * math.sqrt(level / 18), rel=1e-12)
-    last = generalisation_bound(solution, task=4, form="sequential")
-    assert last.terms["later steps"] == 0
-    assert last.value < generalisation_bound(solution, task=4).value
+    first = {form: generalisation_bound(solution, task=1, form=form).value for form in ("sound", "one-ball")}
+    assert first["sound"] == pytest.approx(first["one-ball"], rel=1e-12)
+    assert (
+        generalisation_bound(solution, task=4, form="one-ball").value
+        < generalisation_bound(solution, task=4).value
+    )
+
+
+@pytest.mark.parametrize("memory", [None, 4])
+def test_later_steps_stay_in_the_range_of_the_projector(problem, memory):
+    rows = None if memory is None else [torch.arange(memory) for _ in problem.tasks]
+    solution, reference = problem.solve(rule="ogd", memory=memory), problem.reference("ogd", memory=rows)
+    for task in (2, 3, 4):
+        moved = reference.weights[4] - reference.weights[task - 1]
+        assert (reference.projectors[task - 1] @ moved - moved).norm() < 1e-10
+        assert solution.distance_between(task - 1, 4) == pytest.approx(float(moved.norm()), rel=1e-8)
+
+
+def test_one_step_of_mcdiarmid_by_hand(problem):
+    """With a bounded kernel the confidence term is a third, and the mean of k is bounded by Bernstein."""
+    solution = problem.solve(rule="sgd")
+    x = problem.tasks[0][0]
+    diagonal = problem.kernel(x, x).diagonal()
+    settings = BoundSettings(unit_radius=0.5, kernel_bound=1000.0)
+    terms = generalisation_bound(solution, task=1, delta=0.1, settings=settings).terms
+    j = math.ceil(solution.distance_from_initialisation() / 0.5)
+    assert terms["confidence"] == pytest.approx(
+        math.sqrt(math.log(2 * 2 * j * (j + 1) / 0.1) / 24), rel=1e-12
+    )
+    level = math.log(2 / (0.1 / 2 / 2))
+    mean = float(diagonal.mean()) + math.sqrt(2 * float(diagonal.var()) * level / 12) + 7000 * level / 33
+    assert terms["complexity"] == pytest.approx(4 * j * 0.5 * math.sqrt(min(mean, 1000.0) / 12), rel=1e-9)
+    with pytest.raises(SettingsError, match="exceeded by the data"):
+        generalisation_bound(solution, task=1, settings=BoundSettings(kernel_bound=1e-3))
+
+
+def test_ramp_pays_for_its_margins(problem):
+    solution = problem.solve(rule="sgd")
+    best = generalisation_bound(solution, task=1, loss="ramp", delta=0.08)
+    one = [
+        generalisation_bound(solution, task=1, loss=ramp(2.0**-power), delta=0.01).value for power in range(8)
+    ]
+    assert best.value == pytest.approx(min(one), rel=1e-12)
+    u, y = torch.tensor([[0.3, 0.2, -0.1]]), torch.tensor([[0.0, 1.0, 0.0]])
+    assert float(ramp(0.4, outputs=3).function(u, y)) == pytest.approx(1.0)
+    assert float(ramp(0.4, outputs=3).function(u, 1 - y)) == pytest.approx(
+        0.75
+    )  # argmax of 1 - y is the first
+
+
+def noise_label_stream(samples: int = 300):
+    """Two tasks that show the same images, turned by half a degree, with the same random labels."""
+    from orthocl.streams import make
+
+    stream = make("rotated-mnist-mini", tasks=2, options={"step": 0.5})
+    labels = torch.randint(0, 2, (samples,), generator=torch.Generator().manual_seed(0)).double() * 2 - 1
+    rows = torch.arange(samples)
+    return [(task.train.samples(rows)[0].flatten(1).double(), labels) for task in stream]
+
+
+def test_samples_that_come_twice_are_refused():
+    """Labels are noise, so the risk is 1/2 at least; a bound for independent samples would say much less."""
+    tasks = noise_label_stream()
+    for rule in ("sgd", "ogd"):
+        solution = solve_stream(InfiniteWidthNTK(2, bias_variance=0.1), tasks, rule=rule, ridge=1e-3)
+        for form in ("one-ball", "pac-bayes"):
+            with pytest.raises(DataError, match="needs samples that are independent"):
+                generalisation_bound(solution, task=2, form=form)
+            assert generalisation_bound(solution, task=1, form=form).value > 0.5
+        assert generalisation_bound(solution, task=2).value > 0.5
+        held = BoundSettings(prior="initialisation")
+        assert generalisation_bound(solution, task=2, form="pac-bayes", settings=held).value > 0.5
+    misled = BoundSettings(independent=True)
+    # What the refusal is for: told that the samples are independent, the form says what is not true.
+    assert generalisation_bound(solution, task=2, form="pac-bayes", settings=misled).value < 0.5
+
+
+def test_what_counts_as_shared():
+    generator = torch.Generator().manual_seed(0)
+    x, z = (torch.randn(30, 20, generator=generator, dtype=torch.float64) for _ in range(2))
+    y, other = torch.arange(30.0)[:, None], torch.arange(30.0).flip(0)[:, None]
+    assert shared_sample({1: (x, y)}, 2, (z, other)) is None
+    assert "1 inputs that task 1" in str(shared_sample({1: (x, y)}, 2, (torch.cat([z, x[:1]]), other)))
+    permuted = x[:, torch.randperm(20, generator=generator)]
+    assert "another order" in str(shared_sample({1: (x, y)}, 2, (permuted, other)))
+    assert "targets of task 1" in str(shared_sample({1: (x, y)}, 2, (z, y)))
+    assert shared_sample({1: (x, torch.ones(30, 1))}, 2, (z, torch.ones(30, 1))) is None
+    solution = solve_stream(linear, [(x, y[:, 0])], ridge=1.0)
+    with pytest.raises(DataError, match="inputs that task 1 has too"):
+        generalisation_bound(solution, task=1, form="hold-out", held_out=(x[:5], y[:5, 0]))
+
+
+def test_rows_of_one_input_are_one_sample():
+    """Ten logits of fifty inputs are fifty samples."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = torch.nn.Linear(4, 10).double()
+    x = torch.randn(50, 4, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    points = Points.every_logit(x, 10)
+    solution = solve_stream(EmpiricalNTK(model, "gtl"), [(points, torch.zeros(500))], ridge=1.0)
+    assert solution.samples(1) == 50
+    bound = generalisation_bound(solution, task=1)
+    j = max(1, math.ceil(solution.distance(1)))
+    assert bound.terms["confidence"] == pytest.approx(
+        3 * math.sqrt(math.log(2 * 2 * j * (j + 1) / DELTA) / 100), rel=1e-12
+    )
+    broken = points.select(torch.tensor([0, 1, 12]))
+    solution = solve_stream(EmpiricalNTK(model, "gtl"), [(broken, torch.zeros(3))], ridge=1.0)
+    with pytest.raises(DataError, match="not independent samples"):
+        generalisation_bound(solution, task=1)
 
 
 def test_several_outputs_by_hand():
@@ -168,7 +291,7 @@ def test_several_outputs_by_hand():
     x = torch.randn(9, 4, generator=generator, dtype=torch.float64)
     y = torch.eye(3, dtype=torch.float64)[torch.arange(9) % 3]
     solution = solve_stream(linear, [(x, y)], rule="ogd", ridge=0.5)
-    terms = generalisation_bound(solution, task=1, unit_radius=0.25).terms
+    terms = generalisation_bound(solution, task=1, settings=BoundSettings(unit_radius=0.25)).terms
     j = math.ceil(solution.distance(1) / 0.25)
     trace = 3 * float(x.square().sum())
     assert terms["complexity"] == pytest.approx(2 * math.sqrt(2) * 2 * j * 0.25 * math.sqrt(trace) / 9)
@@ -180,13 +303,11 @@ def test_looser_options_never_give_less(problem):
     for rule in ("sgd", "ogd"):
         solution = problem.solve(rule=rule)
         for task in (1, 4):
-            exact = generalisation_bound(solution, task=task)
-            assert (
-                generalisation_bound(solution, task=task, radius="dissimilarity").value >= exact.value - 1e-12
-            )
-            assert (
-                generalisation_bound(solution, task=task, empirical="closed-form").value >= exact.value - 1e-9
-            )
+            for settings in (BoundSettings(radius="dissimilarity"), BoundSettings(empirical="closed-form")):
+                for form in ("sound", "one-ball"):
+                    tight = generalisation_bound(solution, task=task, form=form)
+                    loose = generalisation_bound(solution, task=task, form=form, settings=settings)
+                    assert loose.value >= tight.value - 1e-9
 
 
 def test_terms_of_the_printed_form_by_hand(problem):

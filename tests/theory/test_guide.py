@@ -8,13 +8,16 @@ TEXT = (Path(__file__).parents[2] / "docs" / "theory.md").read_text()
 
 def test_python_blocks_run_in_order(capsys):
     blocks = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
-    assert len(blocks) == 3
+    assert len(blocks) == 5
     names: dict[str, object] = {}
     for block in blocks:
         exec(block, names)
     assert names["best"].exact
     assert names["solution"].dissimilarity(3) > 0
-    assert "Drift(task=1" in capsys.readouterr().out
+    assert names["found"].smallest.value > 0
+    text = capsys.readouterr().out
+    assert "Drift(task=1" in text
+    assert "gpm" in text
 
 
 def test_commands_exist():

@@ -182,3 +182,31 @@ def test_two_layer_kernel_is_the_first_layers_part(inputs):
 def test_impossible_settings_are_refused(settings):
     with pytest.raises(SettingsError):
         InfiniteWidthNTK(**settings)
+
+
+@pytest.mark.parametrize("depth", [1, 2, 3])
+@pytest.mark.parametrize("bias", [0.0, 0.1])
+def test_opposite_inputs_against_60_digits(depth, bias):
+    """Antipodes and their neighbours: atan2 keeps the digits that arccos loses."""
+    import mpmath
+
+    x = torch.randn(1, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    z = torch.cat([-x, -x + 1e-9, -x + 1e-5, x, x + 1e-9])
+    found = InfiniteWidthNTK(depth, bias_variance=bias).gram(x, z)[0]
+    scale = float(InfiniteWidthNTK(depth, bias_variance=bias).diagonal(x))
+    with mpmath.workdps(60):
+        for row, value in zip(z.tolist(), found.tolist(), strict=True):
+            left, right = [mpmath.mpf(v) for v in x[0].tolist()], [mpmath.mpf(v) for v in row]
+            one = 2 * sum(a * a for a in left) / 5 + mpmath.mpf(bias)
+            two = 2 * sum(b * b for b in right) / 5 + mpmath.mpf(bias)
+            both = 2 * sum(a * b for a, b in zip(left, right, strict=True)) / 5 + mpmath.mpf(bias)
+            kernel = both
+            for _ in range(depth):
+                cosine = max(-1, min(1, both / mpmath.sqrt(one * two)))
+                angle = mpmath.acos(cosine)
+                both = mpmath.sqrt(one * two) * (mpmath.sin(angle) + (mpmath.pi - angle) * cosine) / mpmath.pi
+                both, one, two = both + mpmath.mpf(bias), one + mpmath.mpf(bias), two + mpmath.mpf(bias)
+                kernel = both + kernel * (mpmath.pi - angle) / mpmath.pi
+            assert abs(value - float(kernel)) < 3e-15 * scale
+    if bias == 0 and depth == 1:
+        assert abs(float(found[0])) < 1e-15 * scale

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 
 import pytest
+import torch
 from cyclopts import CycloptsError
 
 from orthocl.cli.theory import app
@@ -40,16 +41,33 @@ def test_solve(capsys, tmp_path):
     assert other["rows"][0]["others"] > 1e-3
 
 
-@pytest.mark.parametrize("form", ["sound", "printed"])
+@pytest.mark.parametrize("form", ["sound", "one-ball", "pac-bayes", "hold-out", "printed"])
 def test_bound(capsys, tmp_path, form):
     found = run(capsys, "bound", *SMALL, "--form", form, "--figure", str(tmp_path / "bound.pdf"))
+    names = ("empirical", "regularisation", "complexity", "confidence", "divergence", "held-out error")
     for row in found["rows"]:
-        parts = [
-            row[name] for name in ("empirical", "regularisation", "complexity", "confidence") if name in row
-        ]
-        assert row["bound"] == pytest.approx(sum(parts))
+        assert row["bound"] == pytest.approx(sum(row[name] for name in names if name in row))
     assert len(found["checks"]) == (6 if form == "printed" else 0)
     assert (tmp_path / "bound.pdf").stat().st_size > 1000
+
+
+def test_all_bounds_and_the_smallest(capsys, tmp_path):
+    found = run(capsys, "bound", *SMALL, "--held-out", "0.25", "--figure", str(tmp_path / "bound.svg"))
+    forms = ("sound", "one-ball", "pac-bayes", "hold-out")
+    for row in found["rows"]:
+        assert row["smallest"] == min(row[form] for form in forms)
+        assert row[row["by"]] == row["smallest"]
+    assert len(found["sentences"]) == 2
+    assert (tmp_path / "bound.svg").exists()
+    one_hot = run(capsys, "bound", *SMALL, "--target", "one-hot")
+    assert "pac-bayes" not in one_hot["rows"][0]
+    app(["bound", *SMALL], result_action="return_value")
+    text = capsys.readouterr().out
+    assert text.count("with probability 95 % over the samples") + text.count("nothing is certified") == 2
+    with pytest.raises(SettingsError, match="no earlier task uses"):
+        app(["bound", "--tasks", "4", "--samples", "2000"], result_action="return_value")
+    with pytest.raises(SettingsError, match="share of held-out"):
+        app(["bound", *SMALL, "--held-out", "1.5"], result_action="return_value")
 
 
 def test_order(capsys, tmp_path):
@@ -88,6 +106,45 @@ def test_bridge(capsys, tmp_path):
     assert figure.exists()
 
 
+def test_bridge_refuses_a_senseless_ridge():
+    for ridge in ("nan", "-1"):
+        with pytest.raises(SettingsError, match="expected a ridge"):
+            app(
+                ["bridge", "--tasks", "2", "--train-size", "20", "--ridge", ridge],
+                result_action="return_value",
+            )
+
+
+def test_forecast(capsys, tmp_path):
+    figure = tmp_path / "forecast.svg"
+    small = ["--tasks", "4", "--train-size", "24", "--epochs", "4", "--step", "40"]
+    found = run(capsys, "forecast", *small, "--seeds", "2", "--figure", str(figure))
+    assert [row["task"] for row in found["rows"]] == [2, 3, 4]
+    assert set(found["rows"][0]) == {"task", "sgd", "ogd", "ogd+", "gpm", "measured"}
+    assert [len(pairs) for pairs in found["pairs"]] == [6, 6]
+    assert found["change:_forecast"]["seeds"] == 2
+    assert -1 <= found["change:_forecast_given_lag"]["mean"] <= 1
+    assert figure.exists()
+    one = run(capsys, "forecast", *small, "--seeds", "1", "--rules", "sgd", "--test")
+    assert set(one["rows"][0]) == {"task", "sgd", "measured"}
+    with pytest.raises(SettingsError, match="two tasks"):
+        app(["forecast", "--tasks", "1"], result_action="return_value")
+
+
+def test_pictures_of_overlap_and_drift(tmp_path):
+    from orthocl.theory import TangentDrift, figures
+
+    table = torch.tensor([[1.0, 0.3], [0.3, 1.0]])
+    nan = float("nan")
+    drift = TangentDrift(torch.tensor([[1.0, 0.9], [nan, 1.0]]), torch.ones(2, 2))
+    for name, picture in (
+        ("one.svg", figures.overlap_figure(table)),
+        ("two.pdf", figures.overlap_figure(table, drift)),
+    ):
+        figures.save(picture, tmp_path / name)
+        assert (tmp_path / name).stat().st_size > 1000
+
+
 def test_tables_fit_a_terminal(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     app(["solve", *SMALL], result_action="return_value")
@@ -114,7 +171,7 @@ def test_mistakes_come_before_the_work(tmp_path):
         app(["solve", *SMALL, "--target", "11"], result_action="return_value")
     with pytest.raises(SettingsError, match="too many to try all"):
         app(
-            ["order", "--tasks", "10", "--samples", "2", "--method", "exhaustive"],
+            ["order", "--tasks", "10", "--samples", "2", "--search", "exhaustive"],
             result_action="return_value",
         )
 

@@ -95,30 +95,47 @@ class GrowingCholesky:
             tolerance: share of the scale below which a squared distance counts as zero.
         """
         projected = self.solve_lower(cross) if self.size else gram.new_zeros(0, len(gram))
-        rest = gram - projected.t() @ projected
+        return self.join(projected, gram - projected.t() @ projected, scale, tolerance)
+
+    def join(self, projected: Tensor, rest: Tensor, scale: float, tolerance: float) -> Tensor:
+        """`extend` for callers who have L^-1 B and what is left of the new inner products already."""
         threshold = torch.full_like(rest.diagonal(), tolerance * scale)
         if self.size:
             hidden = self.solve_upper(projected).square().sum(0)
             threshold = threshold.maximum(ROUNDINGS * torch.finfo(torch.float64).eps * scale * hidden)
-        factor, failed = torch.linalg.cholesky_ex(rest)
-        # Without pivoting only what is far from dependent can be told apart from it.
-        clear = max(WELL_CONDITIONED, tolerance) * scale
-        if (
-            len(gram)
-            and int(failed) == 0
-            and bool((factor.diagonal().square() > threshold.clamp(min=clear)).all())
-        ):
-            kept = torch.arange(len(gram), device=gram.device)
-        else:
-            kept, factor = pivoted_cholesky(rest, threshold)
+        kept, factor = independent_rows(rest, threshold, max(WELL_CONDITIONED, tolerance) * scale)
         self._append(torch.cat([projected[:, kept].t(), factor], 1))
         return kept
+
+    def leading(self, size: int) -> GrowingCholesky:
+        """The factor as it was when it had `size` rows; nothing is copied."""
+        return GrowingCholesky([panel for panel in self.panels if panel.shape[1] <= size])
 
     def _append(self, rows: Tensor) -> None:
         before = rows.shape[1] - len(rows)
         for start in range(0, len(rows), PANEL):
             end = min(start + PANEL, len(rows))
             self.panels.append(rows[start:end, : before + end].clone())
+
+
+def independent_rows(matrix: Tensor, threshold: Tensor, clear: float) -> tuple[Tensor, Tensor]:
+    """Rows whose remaining diagonal exceeds their threshold, and L with L L^T = matrix[rows][:, rows].
+
+    Without pivoting only what is far from dependent can be told apart from it: the plain factor is taken when
+    every squared pivot is above `clear` too.
+
+    >>> rows, factor = independent_rows(torch.ones(3, 3), torch.full((3,), 1e-6), clear=1e-6)
+    >>> rows.tolist(), factor.tolist()
+    ([0], [[1.0]])
+    """
+    factor, failed = torch.linalg.cholesky_ex(matrix)
+    if (
+        len(matrix)
+        and int(failed) == 0
+        and bool((factor.diagonal().square() > threshold.clamp(min=clear)).all())
+    ):
+        return torch.arange(len(matrix), device=matrix.device), factor
+    return pivoted_cholesky(matrix, threshold)
 
 
 def pivoted_cholesky(matrix: Tensor, threshold: Tensor) -> tuple[Tensor, Tensor]:

@@ -3,7 +3,8 @@
 Paper: sections 4 and 5 and their appendices. ERRATA.md lists printed statements that fail and what holds.
 """
 
-from orthocl.theory.bridge import BridgeReport, bridge, early_stopping_ridge
+from orthocl.theory.bridge import BridgeReport, bridge
+from orthocl.theory.certificate import Certificate, certify
 from orthocl.theory.complexity import (
     complexity_proxy,
     complexity_terms,
@@ -16,43 +17,63 @@ from orthocl.theory.distance import radius_bound, transfer_distance
 from orthocl.theory.dynamics import contraction, limit_training_loss, max_learning_rate, outputs_during
 from orthocl.theory.empirical import EmpiricalNTK
 from orthocl.theory.empirical_loss import empirical_loss, empirical_loss_bound, forgetting_terms
-from orthocl.theory.generalisation import CLIPPED_ABSOLUTE, CLIPPED_SQUARE, Bound, Loss, generalisation_bound
+from orthocl.theory.feature_space import FeatureSolution, solve_in_feature_space
+from orthocl.theory.fits import Descent, Regularised, early_stopping_ridge, forgetting_vector
+from orthocl.theory.forecast import FORECAST_RULES, Forecast, ForecastMemory, forecast
+from orthocl.theory.generalisation import Bound, BoundSettings, generalisation_bound
+from orthocl.theory.independence import shared_sample
 from orthocl.theory.infinite_width import InfiniteWidthNTK, TwoLayerNTK
+from orthocl.theory.judgement import Judgement, Pair, judge, partial_rank_correlation
 from orthocl.theory.kernels import FunctionKernel, GramKernel, Kernel
 from orthocl.theory.linearised import LinearisedModel, linearise
+from orthocl.theory.losses import CLIPPED_ABSOLUTE, CLIPPED_SQUARE, Loss, ramp
 from orthocl.theory.no_forgetting import Alignment, Drift, forgetting_drift, gradient_alignment
 from orthocl.theory.ntk_mlp import WideMLP, descend
+from orthocl.theory.overlap import TangentDrift, overlap, principal_cosines, tangent_drift
 from orthocl.theory.overlay import Overlay, overlay
 from orthocl.theory.points import Points
 from orthocl.theory.printed_inequalities import PrintedCheck, printed_checks
-from orthocl.theory.solution import EffectiveKernel, Solution
+from orthocl.theory.solution import Conditioning, EffectiveKernel, Solution
 from orthocl.theory.solve import ground_truth_rows, solve_stream
 
 __all__ = [
     "CLIPPED_ABSOLUTE",
     "CLIPPED_SQUARE",
+    "FORECAST_RULES",
     "Alignment",
     "Bound",
+    "BoundSettings",
     "BridgeReport",
+    "Certificate",
+    "Conditioning",
     "Curriculum",
     "CurriculumClaims",
+    "Descent",
     "Drift",
     "EffectiveKernel",
     "EmpiricalNTK",
+    "FeatureSolution",
+    "Forecast",
+    "ForecastMemory",
     "FunctionKernel",
     "GramKernel",
     "InfiniteWidthNTK",
+    "Judgement",
     "Kernel",
     "LinearisedModel",
     "Loss",
     "Order",
     "Overlay",
+    "Pair",
     "Points",
     "PrintedCheck",
+    "Regularised",
     "Solution",
+    "TangentDrift",
     "TwoLayerNTK",
     "WideMLP",
     "bridge",
+    "certify",
     "complexity_proxy",
     "complexity_terms",
     "contraction",
@@ -61,20 +82,30 @@ __all__ = [
     "early_stopping_ridge",
     "empirical_loss",
     "empirical_loss_bound",
+    "forecast",
     "forgetting_drift",
     "forgetting_terms",
+    "forgetting_vector",
     "generalisation_bound",
     "gradient_alignment",
     "ground_truth_rows",
+    "judge",
     "limit_training_loss",
     "linearise",
     "max_learning_rate",
     "outputs_during",
+    "overlap",
     "overlay",
+    "partial_rank_correlation",
+    "principal_cosines",
     "printed_checks",
     "rademacher_bound",
     "rademacher_estimate",
     "radius_bound",
+    "ramp",
+    "shared_sample",
+    "solve_in_feature_space",
     "solve_stream",
+    "tangent_drift",
     "transfer_distance",
 ]

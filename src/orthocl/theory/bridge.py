@@ -3,27 +3,32 @@
 Paper: section 6 (the tangents move in practice), Theorem 3's H terms (`thm:gen-ogd`).
 
 Everything is a function of the weights at the ends of the tasks and of the tasks' data. At w_{t-1} the
-network is linearised, the next task is learnt in closed form on a sample of its data (squared loss, one-hot
-targets), and the change this makes on earlier tasks is put beside the change that training made.
+network is linearised, the next task is learnt in its kernel with the loss of the training (see `fits`), and the
+change this makes on earlier tasks is put beside the change that training made.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from orthocl.errors import DataError
-from orthocl.nets import use_head
 from orthocl.streams.base import Task
-from orthocl.tangents import Tangents, collect
+from orthocl.theory.fits import Descent, Fit, Regularised, early_stopping_ridge, largest_eigenvalue
+from orthocl.theory.forecast import (
+    ForecastMemory,
+    ForecastRule,
+    Reader,
+    forecast,
+    mean_squared_change,
+    share_right,
+)
+from orthocl.theory.overlap import Snapshot, turned
 from orthocl.theory.ridge import solve_ridge
-
-Snapshot = Mapping[str, Tensor]
-"""A model's state dict."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +38,7 @@ class PairReport:
     Args:
         task: the task learnt.
         earlier: the task looked at.
-        predicted_change: H / n, the mean squared change of its outputs, by the linearised network (SGD).
+        predicted_change: H / n, the mean squared change of its outputs, by the linearised network.
         measured_change: the same, measured.
         predicted_drop: accuracy lost on the earlier task, by the linearised network.
         measured_drop: the same, measured.
@@ -97,60 +102,14 @@ class BridgeReport:
         return float(torch.corrcoef(torch.tensor(rows, dtype=torch.float64).T)[0, 1])
 
 
-def early_stopping_ridge(samples: int, learning_rate: float, steps: int) -> float:
-    """The ridge that stopping early amounts to, for descent on the mean of half the squared error.
-
-    After s steps of size eta / n on ||.||^2 / 2 a direction of curvature c is fitted by 1 - (1 - eta c / n)^s,
-    as a ridge n / (eta s) fits it to first order: c / (c + n / (eta s)).
-
-    >>> early_stopping_ridge(samples=100, learning_rate=0.1, steps=1000)
-    1.0
-    """
-    return samples / (learning_rate * steps)
-
-
-class _Reader:
-    """Outputs and tangents of samples of the tasks at given weights."""
-
-    def __init__(self, model: nn.Module, tasks: Sequence[Task], samples: int, chunk: int):
-        self.model = model
-        self.tasks = tasks
-        self.chunk = chunk
-        self.data = [task.train.samples(torch.arange(min(samples, len(task.train)))) for task in tasks]
-        self.parameters = dict(model.named_parameters())
-        self.dtype = next(iter(self.parameters.values())).dtype
-
-    def load(self, snapshot: Snapshot) -> None:
-        self.model.load_state_dict(snapshot)
-        self.model.eval()
-
-    def labels(self, task: int) -> Tensor:
-        return self.data[task - 1][1]
-
-    def outputs(self, task: int) -> Tensor:
-        with torch.no_grad(), use_head(self.model, self.tasks[task - 1].head):
-            values: Tensor = self.model(self.data[task - 1][0].to(self.dtype))
-        return values.double()
-
-    def tangents(self, task: int, every: bool) -> Tangents:
-        inputs, labels = self.data[task - 1]
-        with use_head(self.model, self.tasks[task - 1].head):
-            return collect(
-                self.model,
-                inputs.to(self.dtype),
-                labels,
-                parameters=self.parameters,
-                variant="all" if every else "gtl",
-                chunk=self.chunk,
-            )
-
-
 def bridge(
     model: nn.Module,
     snapshots: Sequence[Snapshot],
     tasks: Sequence[Task],
     *,
-    ridge: float,
+    fit: Fit,
+    rule: ForecastRule = "sgd",
+    memory_per_task: int = 100,
     samples: int = 100,
     chunk: int = 256,
     progress: Callable[[int], None] | None = None,
@@ -161,7 +120,9 @@ def bridge(
         model: the network; its weights are put back as they were.
         snapshots: state dicts at initialisation and at the end of each task, T + 1 of them.
         tasks: the T tasks, classification.
-        ridge: lam of the closed form; `early_stopping_ridge` suggests one.
+        fit: how each task is learnt: `Descent` with the loss of the training, or `Regularised` for Theorem 1's own.
+        rule: how predictions treat earlier tasks.
+        memory_per_task: samples that the rule remembers.
         samples: training samples per task to use (all logits of each are points).
         chunk: samples per forward pass.
         progress: called with each task's number when it is done.
@@ -175,100 +136,85 @@ def bridge(
             f"got {len(snapshots)} snapshots"
         )
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    reader = _Reader(model, tasks, samples, chunk)
+    reader = Reader(model, samples, chunk)
+    memory = ForecastMemory(model, memory_per_task, chunk=chunk)
     try:
         learnt = []
         pairs: list[PairReport] = []
-        for number in range(1, len(tasks) + 1):
-            step, found = _learn(reader, snapshots, number, ridge)
-            learnt.append(step)
-            pairs += found
+        for number, task in enumerate(tasks, start=1):
+            model.load_state_dict(snapshots[number - 1])
+            learnt.append(_price(reader, task, fit))
+            expected = forecast(
+                model,
+                tasks[: number - 1],
+                task,
+                fit=fit,
+                memory=memory,
+                rules=[rule],
+                samples=samples,
+                chunk=chunk,
+            )
+            model.load_state_dict(snapshots[number])
+            for each in expected:
+                now = reader.outputs(tasks[each.earlier - 1])
+                pairs.append(
+                    PairReport(
+                        number,
+                        each.earlier,
+                        each.change,
+                        mean_squared_change(each.before, now),
+                        each.drop,
+                        share_right(each.before, each.labels) - share_right(now, each.labels),
+                    )
+                )
+            memory.remember(task)
             if progress is not None:
                 progress(number)
         reports = tuple(
-            _report(reader, snapshots, number, learnt[number - 1], pairs)
-            for number in range(1, len(tasks) + 1)
+            _report(reader, snapshots, task, own, pairs) for task, own in zip(tasks, learnt, strict=True)
         )
     finally:
         model.load_state_dict(before)
     return BridgeReport(reports, tuple(pairs))
 
 
-def _learn(
-    reader: _Reader, snapshots: Sequence[Snapshot], number: int, ridge: float
-) -> tuple[tuple[float, float], list[PairReport]]:
-    """Learn one task in closed form at the weights before it; (S / n, learning rate) and the pairs."""
-    reader.load(snapshots[number - 1])
-    current = reader.tangents(number, every=True)
-    start = {task: reader.outputs(task) for task in range(1, number + 1)}
-    target = nn.functional.one_hot(reader.labels(number), start[number].shape[1]).double()
-    residual = (target - start[number]).reshape(-1, 1)
-    gram = current.gram()
-    cutoff = 1e-12 * float(gram.diagonal().max())
-    solved = solve_ridge(gram, residual, ridge, cutoff)
-    dissimilarity = float((residual * solved.coefficients).sum()) / len(target)
-    rate = 1 / (_largest_eigenvalue(gram) + ridge)
-    predicted = {
-        task: start[task]
-        + (reader.tangents(task, every=True).gram(current) @ solved.in_range).reshape(start[task].shape)
-        for task in range(1, number)
-    }
-    reader.load(snapshots[number])
-    pairs = []
-    for task in range(1, number):
-        labels, after = reader.labels(task), reader.outputs(task)
-        pairs.append(
-            PairReport(
-                number,
-                task,
-                _change(start[task], predicted[task]),
-                _change(start[task], after),
-                _accuracy(start[task], labels) - _accuracy(predicted[task], labels),
-                _accuracy(start[task], labels) - _accuracy(after, labels),
-            )
-        )
-    return (dissimilarity, rate), pairs
+def _price(reader: Reader, task: Task, fit: Fit) -> tuple[float, float]:
+    """S / n of a task at the present weights, and the largest stable rate for the paper's loss."""
+    outputs, labels = reader.outputs(task), reader.data(task)[1]
+    residual = (nn.functional.one_hot(labels, outputs.shape[1]).double() - outputs).reshape(-1, 1)
+    gram = reader.tangents(task, every=True).gram()
+    ridge = _ridge(fit, len(labels))
+    solved = solve_ridge(gram, residual, ridge, 1e-12 * float(gram.diagonal().max()))
+    dissimilarity = float((residual * solved.coefficients).sum()) / len(labels)
+    return dissimilarity, 1 / (largest_eigenvalue(gram) + ridge)
+
+
+def _ridge(fit: Fit, samples: int) -> float:
+    """The ridge of a fit, or what stopping early amounts to."""
+    if isinstance(fit, Regularised):
+        return fit.ridge
+    if isinstance(fit, Descent) and fit.steps:
+        return early_stopping_ridge(samples, fit.learning_rate, fit.steps)
+    return 1.0
 
 
 def _report(
-    reader: _Reader,
+    reader: Reader,
     snapshots: Sequence[Snapshot],
-    number: int,
+    task: Task,
     learnt: tuple[float, float],
     pairs: Sequence[PairReport],
 ) -> TaskReport:
-    reader.load(snapshots[number])
-    own, accuracy = (
-        reader.tangents(number, every=False),
-        _accuracy(reader.outputs(number), reader.labels(number)),
-    )
-    reader.load(snapshots[-1])
-    final = reader.tangents(number, every=False)
-    lengths, finals = own.gram().diagonal(), final.gram().diagonal()
-    cosines = own.gram(final).diagonal() / (lengths * finals).sqrt().clamp_min(1e-300)
+    number, labels = task.number, reader.data(task)[1]
+    reader.model.load_state_dict(snapshots[number])
+    own, accuracy = reader.tangents(task, every=False), share_right(reader.outputs(task), labels)
+    reader.model.load_state_dict(snapshots[-1])
+    cosine, growth = turned(own, reader.tangents(task, every=False))
     return TaskReport(
         number,
-        learnt[0],
-        learnt[1],
-        float(cosines.mean()),
-        math.sqrt(float(finals.mean()) / max(float(lengths.mean()), 1e-300)),
-        accuracy - _accuracy(reader.outputs(number), reader.labels(number)),
+        *learnt,
+        cosine,
+        growth,
+        accuracy - share_right(reader.outputs(task), labels),
         sum(pair.predicted_drop for pair in pairs if pair.earlier == number),
     )
-
-
-def _largest_eigenvalue(matrix: Tensor, iterations: int = 50) -> float:
-    """By power iteration: two digits are enough to tell a stable learning rate."""
-    vector = torch.ones(len(matrix), dtype=matrix.dtype) / math.sqrt(len(matrix))
-    for _ in range(iterations):
-        vector = matrix @ vector
-        vector = vector / vector.norm().clamp_min(1e-300)
-    return float(vector @ (matrix @ vector))
-
-
-def _change(before: Tensor, after: Tensor) -> float:
-    return float((after - before).square().sum()) / len(before)
-
-
-def _accuracy(outputs: Tensor, labels: Tensor) -> float:
-    return float((outputs.argmax(1) == labels).double().mean())

@@ -7,10 +7,11 @@ so AABB never costs more than ABAB. With a ridge it can be the other way round. 
 everything a repeated task has a zero effective kernel, costs nothing and changes nothing: every arrangement
 of repeats costs the same, and the paragraph says nothing.
 
-The best order. For OGD that remembers everything, without ridge, the effective kernel and the function after a
-set of tasks depend on the set only, so that
+The best order. For OGD that remembers everything, without ridge, and tasks that one function of the kernel can
+fit all at once, the effective kernel and the function after a set of tasks depend on the set only, so that
     V(S) = min_{t in S} V(S minus t) + cost(S minus t, t)
-finds the best order exactly in T 2^(T-1) evaluations. Otherwise the function depends on the path.
+finds the best order exactly in T 2^(T-1) evaluations. Otherwise the function depends on the path: with one
+input, A = (1, 1) and B = (1, -1), it ends at whichever came first.
 """
 
 from __future__ import annotations
@@ -25,14 +26,14 @@ import torch
 from torch import Tensor
 
 from orthocl.errors import SettingsError, unknown_name
+from orthocl.tangents.cholesky import WELL_CONDITIONED, independent_rows
 from orthocl.theory.joint_tasks import Initial, TaskData, join_tasks
-from orthocl.theory.kernels import KernelLike, as_kernel, check_memory
+from orthocl.theory.kernels import KernelLike, as_kernel, check_memory, check_positive
 from orthocl.theory.recursion import RULES, Recursion, Rule, recurse
-from orthocl.theory.ridge import solve_ridge
-from orthocl.theory.schur import pivoted_cholesky
+from orthocl.theory.ridge import check_ridge, solve_ridge
 
-Method = Literal["auto", "subsets", "exhaustive", "beam"]
-METHODS = ("auto", "subsets", "exhaustive", "beam")
+SearchRule = Literal["auto", "subsets", "exhaustive", "beam"]
+SEARCH_RULES = ("auto", "subsets", "exhaustive", "beam")
 
 
 @dataclass(frozen=True)
@@ -42,13 +43,13 @@ class Order:
     Args:
         tasks: task numbers, from 1, in the order of learning.
         complexity: R_T of this order.
-        method: how it was found.
+        search: how it was found.
         exact: whether no other order can be cheaper.
     """
 
     tasks: tuple[int, ...]
     complexity: float
-    method: str
+    search: str
     exact: bool = False
 
 
@@ -84,12 +85,14 @@ class Curriculum:
     ):
         if rule not in RULES:
             raise unknown_name("rule", rule, RULES)
+        check_ridge(ridge)
         kernel = as_kernel(kernel)
         joint = join_tasks(kernel, tasks, initial)
         count = len(joint.points)
         advice = "take fewer samples per task"
         check_memory(3 * 8 * count**2, memory_limit, f"the joint kernel matrix of {count} points", advice)
         self.gram = kernel.gram(joint.points)
+        check_positive(self.gram)
         self.blocks, self.targets, self.samples = joint.blocks, joint.targets, joint.samples
         self.initial = joint.start
         sizes = [len(block) for block in joint.blocks]
@@ -183,23 +186,37 @@ class Curriculum:
 
     def greedy_order(self) -> Order:
         """Always the task that adds least to R_T."""
-        return self._beam(width=1, method="greedy")
+        return self._beam(width=1, search="greedy")
 
     # -- the best order ---------------------------------------------------------------------------------
 
+    def realisable(self) -> bool:
+        """Whether one function of the kernel fits all tasks at once: no dependent point is left with a residual."""
+        residual = torch.cat(list(self.targets)) - self.initial
+        threshold = torch.full_like(self.gram.diagonal(), self.cutoff)
+        kept, factor = independent_rows(self.gram, threshold, WELL_CONDITIONED * self.cutoff / self.tolerance)
+        if len(kept) == len(self.gram):
+            return True
+        fitted = (
+            self.gram[:, kept] @ torch.cholesky_solve(residual[kept], factor) if len(kept) else 0 * residual
+        )
+        left = float((residual - fitted).abs().max())
+        return left <= 1e-6 * max(float(residual.abs().max()), 1e-300)
+
     def best_order(
         self,
-        method: Method = "auto",
+        search: SearchRule = "auto",
         beam_width: int = 8,
         progress: Callable[[int, int], None] | None = None,
     ) -> Order:
         """The order of smallest R_T.
 
         Args:
-            method: "subsets" is the exact dynamic programme over subsets (exact only for OGD that remembers
-                everything, without ridge; a heuristic, then improved by exchanges, with ridge), "exhaustive"
-                tries all orders, "beam" is a beam search improved by exchanges. "auto" takes the first that is
-                exact: subsets, all orders of up to 6 tasks, and else the better of the heuristics.
+            search: "subsets" is the dynamic programme over subsets (exact only for OGD that remembers
+                everything, without ridge, on tasks that can be fitted all at once, see `realisable`; otherwise
+                a heuristic, then improved by exchanges), "exhaustive" tries all orders, "beam" is a beam search
+                improved by exchanges. "auto" takes the first that is exact: subsets, all orders of up to 6
+                tasks, and else the better of the heuristics.
             beam_width: orders kept at each length.
             progress: called with (done, all) subsets or orders.
 
@@ -207,22 +224,23 @@ class Curriculum:
             SettingsError: for "subsets" with SGD or a partial memory, where it has no meaning, and for
                 "exhaustive" with more than 9 tasks.
         """
-        if method not in METHODS:
-            raise unknown_name("method", method, METHODS)
+        if search not in SEARCH_RULES:
+            raise unknown_name("search rule", search, SEARCH_RULES)
         sets = self.rule == "ogd" and self.full_memory
-        if method == "subsets" and not sets:
+        if search == "subsets" and not sets:
             raise SettingsError(
                 "the programme over subsets needs OGD that remembers everything (rule='ogd', memory=None): "
-                "otherwise what a task costs depends on the order before it. Use method='beam'"
+                "otherwise what a task costs depends on the order before it. Use search='beam'"
             )
-        if method == "exhaustive" or (method == "auto" and len(self) <= 6 and not (sets and self.ridge == 0)):
+        exact = sets and self.ridge == 0 and search in ("auto", "subsets") and self.realisable()
+        if search == "exhaustive" or (search == "auto" and len(self) <= 6 and not exact):
             return self._exhaustive(progress)
         found = []
-        if method == "subsets" or (method == "auto" and sets):
-            found.append(self._subsets(progress))
-            if found[0].exact:
+        if search == "subsets" or (search == "auto" and sets):
+            found.append(self._subsets(progress, exact))
+            if exact:
                 return found[0]
-        if method in ("beam", "auto"):
+        if search in ("beam", "auto"):
             found.append(self._beam(beam_width, "beam"))
         return min((self._exchange(order) for order in found), key=lambda order: order.complexity)
 
@@ -231,7 +249,7 @@ class Curriculum:
         if len(self) > 9:
             raise SettingsError(
                 f"{len(self)} tasks have {total:.1e} orders, too many to try all (at most 9 tasks): "
-                "use method='beam', or 'subsets' for OGD that remembers everything"
+                "use search='beam', or 'subsets' for OGD that remembers everything"
             )
         best: tuple[float, tuple[int, ...]] | None = None
         for done, order in enumerate(itertools.permutations(range(1, len(self) + 1)), start=1):
@@ -244,18 +262,18 @@ class Curriculum:
             raise SettingsError("expected at least one task, got none")
         return Order(best[1], best[0], "exhaustive", exact=True)
 
-    def _subsets(self, progress: Callable[[int, int], None] | None) -> Order:
+    def _subsets(self, progress: Callable[[int, int], None] | None, exact: bool) -> Order:
         check_memory(
             8 * len(self.gram) ** 2 * (len(self) + 2) // 3,
             self.memory_limit,
             f"the programme over subsets of {len(self)} tasks with {len(self.gram)} points",
-            "take fewer samples per task or method='beam'",
+            "take fewer samples per task or search='beam'",
         )
         costs = _SubsetCosts(self, progress).run()
         tasks = tuple(task + 1 for task in _cheapest_path(costs, len(self)))
-        return Order(tasks, self.complexity(tasks), "subsets", exact=self.ridge == 0)
+        return Order(tasks, self.complexity(tasks), "subsets", exact)
 
-    def _beam(self, width: int, method: str) -> Order:
+    def _beam(self, width: int, search: str) -> Order:
         kept: list[tuple[float, tuple[int, ...]]] = [(0.0, ())]
         for _ in range(len(self)):
             longer = [
@@ -265,7 +283,7 @@ class Curriculum:
                 if task not in order
             ]
             kept = sorted(longer)[:width]
-        return Order(kept[0][1], kept[0][0], method)
+        return Order(kept[0][1], kept[0][0], search)
 
     def _exchange(self, order: Order) -> Order:
         """Reverse segments of the order while that makes it cheaper (2-opt)."""
@@ -277,7 +295,7 @@ class Curriculum:
                 tasks = (*tasks[:first], *reversed(tasks[first : last + 1]), *tasks[last + 1 :])
                 value = self.complexity(tasks)
                 if value < best.complexity * (1 - 1e-12):
-                    best, improved = Order(tasks, value, f"{order.method} + exchanges"), True
+                    best, improved = Order(tasks, value, f"{order.search} + exchanges"), True
         return best
 
 
@@ -292,6 +310,7 @@ class _SubsetCosts:
         self.curriculum = curriculum
         self.count = len(curriculum)
         self.cutoff = curriculum.cutoff
+        self.clear = WELL_CONDITIONED * curriculum.cutoff / curriculum.tolerance
         self.progress = progress
         self.visited = 0
         self.costs: list[dict[int, float]] = [{} for _ in range(2**self.count)]
@@ -314,7 +333,8 @@ class _SubsetCosts:
         for position, task in enumerate(tasks):
             rows = slice(place, place + sizes[position])
             place = rows.stop
-            kept, factor = pivoted_cholesky(gram[rows, rows], self.cutoff)
+            threshold = gram.new_full((sizes[position],), self.cutoff)
+            kept, factor = independent_rows(gram[rows, rows], threshold, self.clear)
             white = torch.linalg.solve_triangular(factor, residual[rows][kept], upper=False)
             trace = float(gram[rows, rows].diagonal().clamp_min(0).sum()) * residual.shape[1]
             if len(kept) == 0:

@@ -92,7 +92,7 @@ def outputs_during(
             kernel = solution.effective_kernel(task, output=int(group.columns[0]))
             cross = kernel.gram(points, solution.task_points(task))
         for value, weights in zip(
-            values, _weights_during(step, solution.ridge, counts, learning_rate, half), strict=True
+            values, _weights_during(solution, step, counts, learning_rate, half), strict=True
         ):
             value[:, group.columns] += cross @ weights
     shaped = [solution.shaped(value, len(points)) for value in values]
@@ -100,19 +100,25 @@ def outputs_during(
 
 
 def _weights_during(
-    step: Step, ridge: float, counts: Sequence[int], learning_rate: float, half: bool
+    solution: Solution, step: Step, counts: Sequence[int], learning_rate: float, half: bool
 ) -> list[Tensor]:
-    """b(s) for several s, by the eigenvectors of K."""
+    """b(s) for several s, by the eigenvectors of K.
+
+    Directions in which K vanishes never reach the function; left in, they would multiply the rounding noise of
+    kappa at other points.
+    """
     values, vectors = torch.linalg.eigh(step.effective)
-    curvature = values.clamp_min(0) + ridge
+    noise = max(
+        1e-12 * float(solution.base_diagonal.max()),
+        len(values) * torch.finfo(values.dtype).eps * float(values.abs().max()),
+    )
+    curvature = values.clamp_min(0) + solution.ridge
     rotated = vectors.T @ step.residual
     rate = learning_rate if half else 2 * learning_rate
     weights = []
     for count in counts:
-        # (1 - (1 - rate c)^s) / c, by its limit rate s where c vanishes.
-        positive = curvature > 0
-        safe = torch.where(positive, curvature, 1.0)
-        factor = torch.where(positive, (1 - (1 - rate * safe) ** count) / safe, rate * count)
+        safe = torch.where(values > noise, curvature, 1.0)
+        factor = torch.where(values > noise, (1 - (1 - rate * safe) ** count) / safe, 0.0)
         weights.append(vectors @ (factor[:, None] * rotated))
     return weights
 

@@ -163,6 +163,18 @@ class EmpiricalNTK(Kernel):
         whole = len(rows) == every.rows and bool((rows == torch.arange(every.rows)).all())
         return every if whole else every.select(rows)
 
+    def features(self, x: PointsLike) -> Tensor:
+        """The tangents themselves, (points, parameters) float64: for small networks, and `solve_in_feature_space`."""
+        points = self.points(x)
+        pieces = [
+            self.tangents(points.select(rows)).dense().double()
+            for rows in row_chunks(len(points), self.chunk * self.outputs)
+        ]
+        if pieces:
+            return torch.cat(pieces)
+        width = sum(parameter.numel() for parameter in self.parameters.values())
+        return torch.zeros(0, width, dtype=torch.float64)
+
     def price(self, x: PointsLike, z: PointsLike | None = None) -> int:
         """Bytes that `gram(x, z)` needs, from the tangents of one input."""
         left = self.points(x)

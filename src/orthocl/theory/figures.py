@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from matplotlib.axes import Axes
@@ -13,8 +13,11 @@ from torch import Tensor
 
 from orthocl.errors import unknown_name
 from orthocl.theory.bridge import BridgeReport
+from orthocl.theory.certificate import Certificate
 from orthocl.theory.curriculum import Order
 from orthocl.theory.generalisation import Bound
+from orthocl.theory.judgement import Judgement, Pair
+from orthocl.theory.overlap import TangentDrift
 from orthocl.theory.overlay import Overlay
 
 SUFFIXES = (".svg", ".pdf", ".png")
@@ -106,6 +109,27 @@ def bound_figure(bounds: Sequence[Bound], risks: Sequence[float], errors: Sequen
     return figure
 
 
+def certificate_figure(certificates: Sequence[Certificate], errors: Sequence[float]) -> Figure:
+    """Every valid bound of every task, beside the error measured on test data."""
+    figure, (axis,) = _figure(1, width=6)
+    forms = list(dict.fromkeys(bound.form for found in certificates for bound in found.bounds))
+    width = 0.8 / max(1, len(forms))
+    for place, (form, colour) in enumerate(zip(forms, (GREY, BLUE, ORANGE, GREEN), strict=False)):
+        bounds = [bound for found in certificates for bound in found.bounds if bound.form == form]
+        where = [bound.task + (place - (len(forms) - 1) / 2) * width for bound in bounds]
+        axis.bar(
+            where, [min(1.0, bound.value) for bound in bounds], width=0.9 * width, color=colour, label=form
+        )
+    numbers = [found.task for found in certificates]
+    axis.plot(numbers, errors, "k_", markersize=22, markeredgewidth=2, label="error on test data")
+    axis.axhline(1.0, color="black", linewidth=0.8, linestyle=":")
+    axis.set_xticks(numbers)
+    axis.set_xlabel("task")
+    axis.set_title(f"bounds of the error after task {certificates[0].after} (cut at 1)", fontsize=10)
+    axis.legend(fontsize=8, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
+    return figure
+
+
 def order_figure(table: Tensor, orders: Sequence[Order]) -> Figure:
     """Dissimilarities between tasks, and what each order costs."""
     figure, (left, right) = _figure(2, width=5)
@@ -113,7 +137,7 @@ def order_figure(table: Tensor, orders: Sequence[Order]) -> Figure:
     left.set_yticks(range(len(table)), ["start", *(str(task) for task in range(1, len(table)))])
     left.set_xlabel("task")
     left.set_ylabel("after")
-    names = [f"{order.method}{' (exact)' if order.exact else ''}" for order in orders]
+    names = [f"{order.search}{' (exact)' if order.exact else ''}" for order in orders]
     colours = [GREEN if order.exact else BLUE for order in orders]
     best = min(order.complexity for order in orders)
     bars = right.barh(names, [order.complexity for order in orders], color=colours)
@@ -161,6 +185,83 @@ def overlay_figure(overlays: Sequence[Overlay]) -> Figure:
     return figure
 
 
+def forecast_figure(
+    seeds: Sequence[Sequence[Pair]], judged: Mapping[str, Judgement], rows: Sequence[Mapping[str, float]]
+) -> Figure:
+    """Forecast against measured change, what beats the trivial predictors, and the expected loss per task."""
+    figure, (left, middle, right) = _figure(3)
+    _scatter_of_pairs(left, [pair for each in seeds for pair in each])
+    left.set_title(f"mean squared change of outputs, {len(seeds)} seeds", fontsize=10)
+    _correlations(middle, judged)
+    numbers = [int(row["task"]) for row in rows]
+    styles = {"sgd": (BLUE, "o-"), "ogd": (ORANGE, "s-"), "ogd+": (GREEN, "^-"), "gpm": (GREY, "v-")}
+    for rule, (colour, style) in ((name, styles[name]) for name in styles if name in rows[0]):
+        right.plot(numbers, [row[rule] for row in rows], style, color=colour, markersize=4, label=rule)
+    measured = [row["measured"] for row in rows]
+    right.plot(numbers, measured, "k_", markersize=14, markeredgewidth=2, label="measured")
+    right.set_xticks(numbers)
+    right.set_xlabel("task learnt")
+    right.set_title("accuracy lost by earlier tasks", fontsize=10)
+    right.legend(fontsize=7, frameon=False)
+    return figure
+
+
+def _scatter_of_pairs(axis: Axes, pairs: Sequence[Pair]) -> None:
+    """Forecast against measured change of every pair of tasks; the longer ago, the lighter."""
+    shown = [pair for pair in pairs if min(pair.expected_change, pair.measured_change) > 0]
+    furthest = max((pair.lag for pair in shown), default=1)
+    for lag in range(1, furthest + 1):
+        some = [pair for pair in shown if pair.lag == lag]
+        axis.loglog(
+            [pair.expected_change for pair in some],
+            [pair.measured_change for pair in some],
+            "o",
+            color=str(0.75 * (lag - 1) / max(1, furthest - 1)),
+            markersize=4,
+            markeredgewidth=0,
+            label=f"{lag} ago" if lag in (1, furthest) else None,
+        )
+    values = [v for pair in shown for v in (pair.expected_change, pair.measured_change)]
+    if values:
+        axis.loglog([min(values), max(values)], [min(values), max(values)], "-", color=ORANGE, linewidth=0.8)
+    axis.set_xlabel("forecast")
+    axis.set_ylabel("measured")
+    axis.legend(fontsize=7, frameon=False)
+
+
+def _correlations(axis: Axes, judged: Mapping[str, Judgement]) -> None:
+    """Rank correlations with their intervals over seeds."""
+    names = ("forecast", "lag", "later", "partial")
+    labels = ("forecast", "lag\nalone", "later\ntasks\nalone", "forecast\ngiven lag")
+    for place, (quantity, colour) in enumerate(zip(judged, (BLUE, ORANGE), strict=False)):
+        found = [getattr(judged[quantity], name) for name in names]
+        where = [number + 0.25 * (place - 0.5) for number in range(len(names))]
+        low = [max(0.0, each.mean - each.low) for each in found]
+        high = [max(0.0, each.high - each.mean) for each in found]
+        means = [each.mean for each in found]
+        axis.errorbar(where, means, yerr=[low, high], fmt="o", color=colour, capsize=3, label=quantity)
+    axis.axhline(0, color="black", linewidth=0.6)
+    axis.set_xticks(range(len(names)), labels, fontsize=8)
+    axis.set_ylim(-1.05, 1.05)
+    axis.set_title("rank correlation with what happened", fontsize=10)
+    axis.legend(fontsize=8, frameon=False, loc="lower left")
+
+
+def overlap_figure(table: Tensor, drift: TangentDrift | None = None) -> Figure:
+    """The overlap of the tasks' tangent spaces, and how the tangents of each task turned as others were learnt."""
+    figure, axes = _figure(1 if drift is None else 2, width=4.6)
+    _heat(axes[0], table, "overlap: mean squared cosine of principal angles")
+    axes[0].set_yticks(range(len(table)), [str(task + 1) for task in range(len(table))])
+    axes[0].set_xlabel("task")
+    axes[0].set_ylabel("task")
+    if drift is not None:
+        _heat(axes[1], drift.cosine.nan_to_num(1.0), "cosine of tangents, own end to the end of another")
+        axes[1].set_yticks(range(len(table)), [str(task + 1) for task in range(len(table))])
+        axes[1].set_xlabel("after task")
+        axes[1].set_ylabel("tangents of task")
+    return figure
+
+
 def bridge_figure(report: BridgeReport) -> Figure:
     """Predicted against measured change of old outputs, forgetting, and how far the tangents turned."""
     figure, (left, middle, right) = _figure(3)
@@ -176,7 +277,7 @@ def bridge_figure(report: BridgeReport) -> Figure:
     numbers = [task.task for task in report.tasks]
     middle.plot(numbers, [task.forgetting for task in report.tasks], "o-", color=ORANGE, label="measured")
     forecast = [task.predicted_forgetting for task in report.tasks]
-    middle.plot(numbers, forecast, "o--", color=ORANGE, markerfacecolor="white", label="predicted for SGD")
+    middle.plot(numbers, forecast, "o--", color=ORANGE, markerfacecolor="white", label="predicted")
     middle.set_title("accuracy lost on training samples", fontsize=10)
     middle.legend(fontsize=8, frameon=False)
     right.plot(numbers, [task.tangent_cosine for task in report.tasks], "s-", color=BLUE)

@@ -1,26 +1,26 @@
-"""Generalisation bounds: Theorem 3 as printed, and a version that is true.
+"""Generalisation bounds: Theorem 3 as printed, and forms that are true.
 
 Paper: Theorem 3 (`thm:gen-ogd`). The printed bound fails in five independent ways (ERRATA.md); it is kept
-under form="printed" with a list of its inequalities that fail on your data.
+under form="printed" with a list of its inequalities that fail on your data. Proofs of the others: docs/theory.md.
+
+All valid forms hold with probability at least 1 - delta for all tasks t = 1, 2, ... at once, however many there will
+be: task t is charged delta / (t (t + 1)).
 
 The sound form, "Theorem 3'". Let the loss be in [0, c] and rho-Lipschitz in the output, S_t an i.i.d. sample
 of D_t (nothing is asked about independence between tasks), f_0 and the kernel fixed before the data, and B_0
-chosen before the data. With probability at least 1 - delta, for all t <= T at once,
+chosen before the data. Then for every T >= t
     L_{D_t}(f_T) <= L_{S_t}(f_T) + 2 rho j B_0 sqrt(tr k(X_t, X_t)) / n_t
-                    + 3 c sqrt(log(2 T j (j + 1) / delta) / (2 n_t)),
+                    + 3 c sqrt(log(2 t (t + 1) j (j + 1) / delta) / (2 n_t)),
 with j = max(1, ceil(B / B_0)) and B = ||w_T - w_0||.
-Proof. G_j = {f_0 + <u, phi>: ||u|| <= j B_0} does not depend on the data, and its Rademacher complexity on
-S_t is at most j B_0 sqrt(tr k(X_t, X_t)) / n_t (Jensen). Apply the standard theorem (two-sided form with the
-empirical complexity) to G_j and S_t at level delta / (T j (j + 1)); these levels sum to delta over j and t.
-f_T lies in G_j for the j above.
 
-The sequential form says more when each task's sample is independent of the samples of the tasks BEFORE it. Then
-f_{t-1} and kappa_t are fixed when S_t is drawn, and f_T = f_{t-1} + (a step in the space of kappa_t) + (a step in the
-space of k), of lengths B = ||w_t - w_{t-1}|| and B' = ||w_T - w_t||. What was learnt before task t costs nothing:
-    2 rho (j B_0 sqrt(tr kappa_t(X_t, X_t)) + j' B_0 sqrt(tr k(X_t, X_t))) / n_t,   B^2 <= S_t,
-with j = max(1, ceil(B / B_0)), j' = ceil(B' / B_0) and log(2 T j (j + 1) (j' + 1) (j' + 2) / delta) in the confidence
-term (1 / (j (j + 1)) over j >= 1 and 1 / ((j' + 1) (j' + 2)) over j' >= 0 each sum to 1). For the last task j' = 0 and
-the complexity is that task's own term of the printed R_T, up to 2 rho: this is what remains of the paper's message.
+The one-ball form. If S_t is independent of the samples of the tasks BEFORE it, then f_{t-1} and kappa_t are fixed
+when S_t is drawn. The projectors are nested, so that all later steps of OGD lie in the range of P_t and
+f_T = f_{t-1} + <w_T - w_{t-1}, P_t phi>: one ball of radius B = ||w_T - w_{t-1}|| in the space of kappa_t. The bound is
+as above with kappa_t for k. For t = 1 it is the sound form; what was learnt before a task costs it nothing.
+
+A bounded kernel. If k(x, x) <= b for all x, the empirical complexity may be replaced by the expected one, which
+needs one step of McDiarmid instead of three: c sqrt(log(2 t (t + 1) j (j + 1) / delta) / (2 n_t)), and
+2 rho j B_0 sqrt(E k / n_t) with E k from its sample mean by Maurer and Pontil's empirical Bernstein inequality.
 
 For c outputs Maurer's vector contraction replaces 2 rho by 2 sqrt(2) rho and
 tr k by tr Theta, with rho the Lipschitz constant in the Euclidean norm of the outputs.
@@ -29,51 +29,27 @@ tr k by tr Theta, with rho the Lipschitz constant in the Euclidean norm of the o
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
+import torch
 from torch import Tensor
 
-from orthocl.errors import SettingsError, unknown_name
+from orthocl.errors import DataError, SettingsError, unknown_name
 from orthocl.theory.complexity import complexity_proxy
-from orthocl.theory.distance import radius_bound
+from orthocl.theory.distance import radius_bound, remembers_everything
 from orthocl.theory.empirical_loss import empirical_loss_bound, forgetting_terms
+from orthocl.theory.hold_out import HeldOut, hold_out_bound
+from orthocl.theory.independence import check_independent
+from orthocl.theory.losses import CLIPPED_SQUARE, LOSSES, MARGINS, Loss, ramp
+from orthocl.theory.pac_bayes import PRIORS, Prior, gibbs_bound
 from orthocl.theory.printed_inequalities import PrintedCheck, printed_checks
 from orthocl.theory.solution import Solution
 
-Form = Literal["sound", "sequential", "printed"]
-FORMS = ("sound", "sequential", "printed")
-
-
-@dataclass(frozen=True)
-class Loss:
-    """A bounded Lipschitz loss.
-
-    Args:
-        name: what tables call it.
-        function: (outputs (n, c), targets (n, c)) -> (n,) values in [0, bound].
-        bound: c.
-        lipschitz: rho, in the Euclidean norm of the outputs.
-        below_squared: whether the loss never exceeds ||u - y||^2: the closed-form empirical term needs it.
-    """
-
-    name: str
-    function: Callable[[Tensor, Tensor], Tensor]
-    bound: float
-    lipschitz: float
-    below_squared: bool = False
-
-
-CLIPPED_SQUARE = Loss(
-    "clipped-square", lambda u, y: (u - y).square().sum(1).clamp(max=1), 1.0, 2.0, below_squared=True
-)
-"""min(1, ||u - y||^2): at least the sign's 0-1 error for y = +-1, half the argmax error for one-hot y."""
-
-CLIPPED_ABSOLUTE = Loss("clipped-absolute", lambda u, y: (u - y).norm(dim=1).clamp(max=1), 1.0, 1.0)
-"""min(1, ||u - y||)."""
-
-LOSSES = {loss.name: loss for loss in (CLIPPED_SQUARE, CLIPPED_ABSOLUTE)}
+Form = Literal["sound", "one-ball", "pac-bayes", "hold-out", "printed"]
+FORMS = ("sound", "one-ball", "pac-bayes", "hold-out", "printed")
+INDEPENDENT_FORMS = ("one-ball", "pac-bayes")
+"""Forms that need the sample of a task to be independent of the samples of earlier tasks."""
 
 
 @dataclass(frozen=True)
@@ -81,18 +57,22 @@ class Bound:
     """A generalisation bound as named terms.
 
     Args:
-        form: "sound", "sequential" or "printed".
+        form: which.
         task: the task whose risk is bounded.
         after: after learning which task.
         terms: name -> value; the bound is their sum.
+        about: what is bounded, in words.
         checks: for "printed", each printed inequality with both sides on this data.
+        details: further numbers, such as the divergence of "pac-bayes".
     """
 
     form: Form
     task: int
     after: int
     terms: dict[str, float]
+    about: str = ""
     checks: tuple[PrintedCheck, ...] = ()
+    details: dict[str, float] | None = None
 
     @property
     def value(self) -> float:
@@ -100,9 +80,51 @@ class Bound:
         return sum(self.terms.values())
 
     @property
+    def deterministic(self) -> float:
+        """A bound for f itself, where `value` is about draws of the posterior: twice as much."""
+        return 2 * self.value if self.form == "pac-bayes" else self.value
+
+    @property
     def failures(self) -> tuple[PrintedCheck, ...]:
         """Printed inequalities that do not hold on this data."""
         return tuple(check for check in self.checks if not check.holds)
+
+
+@dataclass(frozen=True)
+class BoundSettings:
+    """Options of the forms, all to be chosen before the data.
+
+    Args:
+        unit_radius: B_0 of "sound" and "one-ball"; the radius is rounded up to a multiple of it.
+        empirical: the measured loss, or its closed-form bound (1/n) (sqrt(lam S) + sum sqrt H)^2.
+        radius: the distance of the weights itself, or its bound from the dissimilarities.
+        kernel_bound: an upper bound of k(x, x) for every input that can occur (for several outputs of their sum).
+            When given, one step of McDiarmid replaces three.
+        prior: of "pac-bayes": "earlier-tasks" (f_{t-1} in kappa_t); "other-samples", where the prior may use the
+            samples of all other tasks and half of the task's own, which needs independence of later samples too and
+            holds for one `after`; or "initialisation" (f_0 in k), which needs no independence between tasks.
+        independent: pass True to say that the samples of the tasks were drawn independently although they share
+            inputs or targets, as draws from a small finite set may. Otherwise that is refused.
+    """
+
+    unit_radius: float = 1.0
+    empirical: Literal["measured", "closed-form"] = "measured"
+    radius: Literal["exact", "dissimilarity"] = "exact"
+    kernel_bound: float | None = None
+    prior: Prior = "earlier-tasks"
+    independent: bool = False
+
+    def __post_init__(self) -> None:
+        if not (self.unit_radius > 0 and math.isfinite(self.unit_radius)):
+            raise SettingsError(f"expected unit_radius > 0, got {self.unit_radius}")
+        if self.kernel_bound is not None and not (self.kernel_bound > 0 and math.isfinite(self.kernel_bound)):
+            raise SettingsError(f"expected kernel_bound > 0, got {self.kernel_bound}")
+        if self.empirical not in ("measured", "closed-form"):
+            raise unknown_name("empirical term", self.empirical, ["measured", "closed-form"])
+        if self.radius not in ("exact", "dissimilarity"):
+            raise unknown_name("radius", self.radius, ["exact", "dissimilarity"])
+        if self.prior not in PRIORS:
+            raise unknown_name("prior", self.prior, PRIORS)
 
 
 def generalisation_bound(
@@ -113,18 +135,23 @@ def generalisation_bound(
     delta: float = 0.05,
     form: Form = "sound",
     loss: Loss | str = CLIPPED_SQUARE,
-    unit_radius: float = 1.0,
-    empirical: Literal["measured", "closed-form"] = "measured",
-    radius: Literal["exact", "dissimilarity"] = "exact",
+    held_out: HeldOut | None = None,
+    settings: BoundSettings | None = None,
 ) -> Bound:
     """Bound the risk on a task after learning others, with probability 1 - delta over the samples.
 
-    form="sound" assumes: a loss in [0, c], rho-Lipschitz in the outputs; the sample of each task i.i.d. from
-    its distribution (tasks may depend on each other); kernel, f_0 and `unit_radius` chosen before the data;
-    and the linearised network: for a real one add rho E|f_net - f_linear|. It then holds for all tasks up to
-    `after` at once. form="sequential" assumes besides that each task's sample is independent of those before it,
-    and charges a task only for its own step and for later ones. form="printed" is Theorem 3 as in the paper, which
-    is not a bound; its `failures` say which of its inequalities fail here.
+    All forms are about the linearised network: for a real one add rho E|f_net - f_linear|. The sample of each task
+    is i.i.d. from its distribution; kernel, f_0 and `settings` are chosen before the data.
+
+    - "sound": a loss in [0, c], rho-Lipschitz in the outputs. Tasks may depend on each other.
+    - "one-ball": sharper where the task's sample is independent of those before it.
+    - "pac-bayes": the 0-1 error of a draw of the posterior (one output, targets +-1); `deterministic` is twice as
+      much and about f itself. Needs the same independence, unless settings.prior="initialisation".
+    - "hold-out": the 0-1 error of f by Clopper and Pearson, from `held_out` samples that nothing was trained on.
+    - "printed": Theorem 3 as in the paper, which is not a bound; its `failures` say which of its inequalities fail.
+
+    The first three hold for all tasks and all `after` at once, "hold-out" for all tasks at the given `after`.
+    Independence is checked as far as data can tell: see `shared_sample`.
 
     Paper: Theorem 3 (`thm:gen-ogd`).
 
@@ -133,66 +160,162 @@ def generalisation_bound(
         task: whose distribution, from 1.
         after: after which task; the last by default.
         delta: the probability that the bound fails.
-        form: "sound", "sequential" or "printed".
-        loss: a `Loss` or its name: "clipped-square" or "clipped-absolute".
-        unit_radius: B_0; the radius is rounded up to a multiple of it.
-        empirical: the measured loss, or its closed-form bound (1/n) (sqrt(lam S) + sum sqrt H)^2.
-        radius: ||w_T - w_0|| itself, or its bound from the dissimilarities.
+        form: which, see above.
+        loss: for "sound" and "one-ball" a `Loss` or a name: "clipped-square", "clipped-absolute", or "ramp" (the best
+            of eight margins, which the bound pays for).
+        held_out: for "hold-out", inputs and targets of the task.
+        settings: further options.
 
-    >>> import torch
+    Raises:
+        DataError: samples that are visibly not independent, or rows that are no samples.
+
     >>> from orthocl.theory.solve import solve_stream
     >>> x = torch.linspace(-1, 1, 100)[:, None]
     >>> solution = solve_stream(lambda x, z: x @ z.T, [(x, x.sign().flatten())], ridge=1.0)
     >>> sorted(generalisation_bound(solution, task=1).terms)
     ['complexity', 'confidence', 'empirical']
+    >>> generalisation_bound(solution, task=1, form="pac-bayes").value < 0.25
+    True
     """
+    settings = settings or BoundSettings()
     last = solution.last_task(after)
     if not 1 <= task <= last:
         raise SettingsError(f"expected a task from 1 to after={last}, got {task}")
-    if not 0 < delta < 1 or unit_radius <= 0:
-        raise SettingsError(f"expected 0 < delta < 1 and unit_radius > 0, got {delta} and {unit_radius}")
-    if isinstance(loss, str):
-        if loss not in LOSSES:
-            raise unknown_name("loss", loss, LOSSES)
-        loss = LOSSES[loss]
-    if form == "printed":
-        return _printed(solution, task, last, delta, loss)
+    if not 0 < delta < 1:
+        raise SettingsError(f"expected 0 < delta < 1, got {delta}")
     if form not in FORMS:
         raise unknown_name("form of the bound", form, FORMS)
-    outputs = solution.targets[0].shape[1] * solution.kernel.outputs
-    scale = 2 * loss.lipschitz * (math.sqrt(2) if outputs > 1 else 1) / solution.samples(task)
-    shape = _sequential if form == "sequential" else _whole
-    complexity, shells = shape(solution, task, last, unit_radius, radius == "exact")
-    level = math.log(2 * last * shells / delta) / (2 * solution.samples(task))
-    terms = {"empirical": _empirical(solution, task, last, loss, empirical)}
-    terms |= {name: scale * value for name, value in complexity.items()}
-    terms["confidence"] = 3 * loss.bound * math.sqrt(level)
-    return Bound(form, task, last, terms)
+    if form == "hold-out":
+        value = hold_out_bound(
+            solution, task, last, delta / (task * (task + 1)), held_out, settings.independent
+        )
+        return Bound(form, task, last, value, "the 0-1 error of f")
+    _check_samples(solution, task)
+    if form in INDEPENDENT_FORMS and not settings.independent and needs_independence(form, settings):
+        check_independent(*samples_beside(solution, task, settings), form)
+    if form == "pac-bayes":
+        return _gibbs(solution, task, last, delta, settings)
+    chosen = _losses(loss, solution)
+    if form == "printed":
+        return _printed(solution, task, last, delta, chosen[0])
+    level = delta / (task * (task + 1) * len(chosen))
+    found = [_uniform(solution, task, last, level, form, each, settings) for each in chosen]
+    return min(found, key=lambda bound: bound.value)
 
 
-def _whole(
-    solution: Solution, task: int, last: int, unit: float, exact: bool
-) -> tuple[dict[str, float], int]:
-    """The radius of all that was learnt, times the lengths of the tangents; and the union's factor."""
-    length = solution.distance_from_initialisation(last) if exact else radius_bound(solution, last)
-    shell = max(1, math.ceil(length / unit))
-    return {"complexity": shell * unit * math.sqrt(solution.base_trace(task))}, shell * (shell + 1)
+def needs_independence(form: str, settings: BoundSettings) -> bool:
+    """Whether a form of bound needs the sample of a task to be independent of earlier ones."""
+    return form == "one-ball" or (form == "pac-bayes" and settings.prior != "initialisation")
 
 
-def _sequential(
-    solution: Solution, task: int, last: int, unit: float, exact: bool
-) -> tuple[dict[str, float], int]:
-    """The radius of the task's own step in its effective kernel, and of all later ones in the plain kernel."""
-    own, later = solution.distance(task), solution.distance_between(task, last)
-    if not exact:
-        values = [math.sqrt(solution.dissimilarity(number)) for number in range(task, last + 1)]
-        own, later = values[0], sum(values[1:])
-    shell, beyond = max(1, math.ceil(own / unit)), math.ceil(later / unit)
-    terms = {
-        "own step": shell * unit * math.sqrt(solution.effective_trace(task)),
-        "later steps": beyond * unit * math.sqrt(solution.base_trace(task)),
-    }
-    return terms, shell * (shell + 1) * (beyond + 1) * (beyond + 2)
+def samples_beside(
+    solution: Solution, task: int, settings: BoundSettings
+) -> tuple[dict[int, tuple[Tensor, Tensor]], int, tuple[Tensor, Tensor]]:
+    """The samples that a task's sample must be independent of, its number, and the sample."""
+    last = len(solution) if settings.prior == "other-samples" else task - 1
+    others = {number: task_sample(solution, number) for number in range(1, last + 1) if number != task}
+    return others, task, task_sample(solution, task)
+
+
+def task_sample(solution: Solution, task: int) -> tuple[Tensor, Tensor]:
+    """Inputs and targets of a task, one row per input."""
+    inputs = solution.task_points(task).inputs
+    return inputs, solution.targets[task - 1].reshape(len(inputs), -1)
+
+
+def _check_samples(solution: Solution, task: int) -> None:
+    """Rows of one input are one sample: refuse points that have more rows for some inputs than for others."""
+    points = solution.task_points(task)
+    if points.sample is None:
+        return
+    count = len(points.inputs)
+    each, left = divmod(len(points), count)
+    if left or not bool((points.sample == torch.arange(count).repeat_interleave(each)).all()):
+        raise DataError(
+            f"task {task} has {len(points)} rows for {count} inputs, unequally many for each or out of order: rows of "
+            "one input are not independent samples, so that a bound needs all rows of an input beside each other"
+        )
+
+
+def _losses(loss: Loss | str, solution: Solution) -> list[Loss]:
+    if isinstance(loss, Loss):
+        return [loss]
+    if loss == "ramp":
+        return [ramp(margin, _outputs(solution)) for margin in MARGINS]
+    if loss not in LOSSES:
+        raise unknown_name("loss", loss, [*LOSSES, "ramp"])
+    return [LOSSES[loss]]
+
+
+def _outputs(solution: Solution) -> int:
+    """Numbers that the function gives for one input."""
+    return solution.targets[0].numel() // solution.samples(1)
+
+
+def _uniform(
+    solution: Solution, task: int, last: int, delta: float, form: Form, loss: Loss, settings: BoundSettings
+) -> Bound:
+    """The sound and the one-ball form: a ball that was there before the sample, and its Rademacher complexity."""
+    samples = solution.samples(task)
+    first = 0 if form == "sound" else task - 1
+    radius = _radius(solution, first, last, settings)
+    shell = max(1, math.ceil(radius / settings.unit_radius))
+    scale = (
+        2 * loss.lipschitz * (math.sqrt(2) if _outputs(solution) > 1 else 1) * shell * settings.unit_radius
+    )
+    diagonal = _diagonal(solution, task, form)
+    shells = shell * (shell + 1)
+    if settings.kernel_bound is None:
+        complexity = scale * math.sqrt(float(diagonal.sum())) / samples
+        confidence = 3 * loss.bound * math.sqrt(math.log(2 * shells / delta) / (2 * samples))
+    else:
+        mean = mean_upper_bound(diagonal, settings.kernel_bound, delta / 2)
+        complexity = scale * math.sqrt(mean / samples)
+        confidence = loss.bound * math.sqrt(math.log(2 * shells / delta) / (2 * samples))
+    empirical = _empirical(solution, task, last, loss, settings.empirical)
+    terms = {"empirical": empirical, "complexity": complexity, "confidence": confidence}
+    return Bound(form, task, last, terms, f"the {loss.name} risk of f")
+
+
+def _radius(solution: Solution, first: int, last: int, settings: BoundSettings) -> float:
+    if settings.radius == "exact":
+        return solution.distance_between(first, last)
+    if first == 0:
+        return radius_bound(solution, last)
+    values = [solution.dissimilarity(number) for number in range(first + 1, last + 1)]
+    if remembers_everything(solution, last):
+        return math.sqrt(sum(values))
+    return sum(math.sqrt(value) for value in values)
+
+
+def _diagonal(solution: Solution, task: int, form: Form) -> Tensor:
+    """The trace of Theta(x, x), or of its effective part, at every input of a task."""
+    if form == "sound":
+        rows = solution.blocks[task - 1]
+        values = solution.base_diagonal[rows] * solution.targets[task - 1].shape[1]
+    else:
+        values = torch.zeros(len(solution.blocks[task - 1]), dtype=torch.float64)
+        for step in solution.steps(task):
+            values = values + step.effective.diagonal().clamp_min(0) * step.residual.shape[1]
+    return values.reshape(solution.samples(task), -1).sum(1)
+
+
+def mean_upper_bound(values: Tensor, bound: float, delta: float) -> float:
+    """An upper bound of the mean of a variable in [0, bound], from a sample, with probability 1 - delta.
+
+    Maurer and Pontil 2009, Theorem 4: mean + sqrt(2 V log(2/delta) / n) + 7 b log(2/delta) / (3 (n - 1)).
+    """
+    if float(values.max()) > bound * (1 + 1e-9):
+        raise SettingsError(
+            f"kernel_bound={bound:g} is exceeded by the data: k(x, x) = {float(values.max()):g}. It must hold for "
+            "every input that can occur"
+        )
+    count = len(values)
+    if count < 2:
+        return bound
+    level = math.log(2 / delta)
+    spread = math.sqrt(2 * float(values.var()) * level / count)
+    return min(bound, float(values.mean()) + spread + 7 * bound * level / (3 * (count - 1)))
 
 
 def _empirical(solution: Solution, task: int, last: int, loss: Loss, how: str) -> float:
@@ -200,14 +323,25 @@ def _empirical(solution: Solution, task: int, last: int, loss: Loss, how: str) -
         shape = (solution.samples(task), -1)
         outputs = solution.output_matrix(task, last).reshape(shape)
         return float(loss.function(outputs, solution.targets[task - 1].reshape(shape)).mean())
-    if how != "closed-form":
-        raise unknown_name("empirical term", how, ["measured", "closed-form"])
     if not loss.below_squared:
         raise SettingsError(
             f"the closed-form empirical term bounds the squared error, which loss {loss.name!r} may exceed: "
             'use empirical="measured" or loss="clipped-square"'
         )
     return empirical_loss_bound(solution, task, last)
+
+
+def _gibbs(solution: Solution, task: int, last: int, delta: float, settings: BoundSettings) -> Bound:
+    found = gibbs_bound(solution, task, last, delta / (task * (task + 1)), settings.prior)
+    terms = {"empirical": found.empirical, "divergence": found.value - found.empirical}
+    details = {
+        "kl": found.divergence,
+        "samples": float(found.samples),
+        "share": found.share,
+        "scale": found.scale,
+        "noise": found.noise,
+    }
+    return Bound("pac-bayes", task, last, terms, "the 0-1 error of a draw around f", details=details)
 
 
 def _printed(solution: Solution, task: int, last: int, delta: float, loss: Loss) -> Bound:
@@ -217,4 +351,5 @@ def _printed(solution: Solution, task: int, last: int, delta: float, loss: Loss)
         terms["forgetting"] = sum(forgetting_terms(solution, task, last).values()) / final
     terms["complexity"] = complexity_proxy(solution, last)
     terms["confidence"] = 3 * loss.bound * math.sqrt(math.log(2 / delta) / (2 * final))
-    return Bound("printed", task, last, terms, printed_checks(solution, task, last))
+    checks = printed_checks(solution, task, last)
+    return Bound("printed", task, last, terms, "nothing: it is not a bound", checks)

@@ -1,4 +1,4 @@
-"""Kernels of infinitely wide fully connected ReLU networks, stable on duplicated inputs.
+"""Kernels of infinitely wide fully connected ReLU networks, stable on duplicated and on opposite inputs.
 
 Paper: section 3.3; Remark 2 (`rem:weight-dist`) for the two-layer case of Liu et al. and Arora et al.
 
@@ -7,12 +7,14 @@ h_{l+1} = sqrt(s_w/n) W relu(h_l) + sqrt(s_b) b with standard normal W, b. The c
 is S_l; with theta the angle of S_l between two inputs,
     S_{l+1}  = s_w sqrt(S_xx S_zz) (sin theta + (pi - theta) cos theta) / (2 pi) + s_b,
     S'_{l+1} = s_w (pi - theta) / (2 pi),           K_{l+1} = S_{l+1} + S'_{l+1} K_l,       K_1 = S_1.
-Written with cos theta, an angle near zero loses half its digits in arccos. The code therefore carries
-t = 1 - cos theta, which starts as half the squared distance of the unit inputs and is never a difference of
-nearly equal numbers:
-    t_{l+1} = t_l - (sin theta - theta cos theta) / pi   before the bias;
+Written with cos theta, an angle near zero or near pi loses half its digits in arccos. The code therefore carries
+t = 1 - cos theta and o = 1 + cos theta, which start as half the squared lengths of the difference and of the sum
+of the unit inputs, and are never differences of nearly equal numbers where they are small. Then
+    theta = 2 atan2(sqrt t, sqrt o),   pi - theta = 2 atan2(sqrt o, sqrt t),
+    t_{l+1} = t_l - (sin theta - theta cos theta) / pi   before the bias, and o = 2 - t (a ReLU leaves o >= 1);
 a bias s_b turns lengths q into q + s_b and, with G = sqrt(q_x q_z) and N = sqrt((q_x + s_b)(q_z + s_b)),
-t into (s_b (sqrt q_x - sqrt q_z)^2 / (N + G + s_b) + G t) / N.
+t into (s_b (sqrt q_x - sqrt q_z)^2 / (N + G + s_b) + G t) / N and
+o into ((s_b (q_x + q_z) + s_b^2) / (N + G) + s_b + G o) / N.
 """
 
 from __future__ import annotations
@@ -72,9 +74,9 @@ class InfiniteWidthNTK(Kernel):
     ):
         if depth < 1:
             raise SettingsError(f"expected at least one hidden layer, got depth={depth}")
-        if weight_variance <= 0 or bias_variance < 0:
+        if not (0 < weight_variance < math.inf and 0 <= bias_variance < math.inf):
             raise SettingsError(
-                "expected weight_variance > 0 and bias_variance >= 0, "
+                "expected a finite weight_variance > 0 and a finite bias_variance >= 0, "
                 f"got {weight_variance} and {bias_variance}"
             )
         if parameterisation not in ("ntk", "pytorch"):
@@ -147,11 +149,10 @@ class TwoLayerNTK(Kernel):
     def _gram(self, x: Points, z: Points | None) -> Tensor:
         left = _flat(x)
         right = left if z is None else _flat(z)
-        t = _half_squared_distance(left, right)
-        theta = _angle(t)
-        kernel = (1 - t) * (math.pi - theta) / (2 * math.pi)
+        t, o = _one_minus_and_plus_cosine(left, right)
+        kernel = (1 - t) * _angle(o, t) / (2 * math.pi)
         if self.both:
-            kernel = kernel + (1 - t + _gap(theta) / math.pi) / 2
+            kernel = kernel + (1 - t + _gap(_angle(t, o)) / math.pi) / 2
         return symmetrise(kernel) if z is None else kernel
 
 
@@ -165,36 +166,38 @@ def _relu_recursion(x: Tensor, z: Tensor, layers: Sequence[_Layer], last_only: b
     first, *rest = layers
     length_x = first.weight_variance * x.square().sum(1) / features
     length_z = first.weight_variance * z.square().sum(1) / features
-    t = _half_squared_distance(x, z)
-    length_x, length_z, t, kernel = _add_layer(length_x, length_z, t, first)
+    t, o = _one_minus_and_plus_cosine(x, z)
+    length_x, length_z, t, o, kernel = _add_layer(length_x, length_z, t, o, first)
     for layer in rest:
-        theta = _angle(t)
-        derivative = layer.weight_variance * (math.pi - theta) / (2 * math.pi)
+        theta = _angle(t, o)
+        derivative = layer.weight_variance * _angle(o, t) / (2 * math.pi)
         halves = layer.weight_variance / 2
-        length_x, length_z, t, term = _add_layer(
-            halves * length_x, halves * length_z, t - _gap(theta) / math.pi, layer
-        )
+        t = t - _gap(theta) / math.pi
+        length_x, length_z, t, o, term = _add_layer(halves * length_x, halves * length_z, t, 2 - t, layer)
         kernel = term if last_only else term + derivative * kernel
     return kernel
 
 
 def _add_layer(
-    length_x: Tensor, length_z: Tensor, t: Tensor, layer: _Layer
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Add the bias to the lengths and to t, and give this layer's own term of the kernel."""
+    length_x: Tensor, length_z: Tensor, t: Tensor, o: Tensor, layer: _Layer
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Add the bias to the lengths, to t and to o, and give this layer's own term of the kernel."""
     bias = layer.bias_variance
     geometric = (length_x[:, None] * length_z[None]).sqrt()
     term = layer.weight_gain * geometric * (1 - t) + layer.bias_gain * bias
     if bias == 0:
-        return length_x, length_z, t, term
+        return length_x, length_z, t, o, term
     norm = ((length_x[:, None] + bias) * (length_z[None] + bias)).sqrt()
     apart = (length_x.sqrt()[:, None] - length_z.sqrt()[None]).square()
+    excess = bias * (length_x[:, None] + length_z[None] + bias) / (norm + geometric)
     t = (bias * apart / (norm + geometric + bias) + geometric * t) / norm
-    return length_x + bias, length_z + bias, t, term
+    o = (excess + bias + geometric * o) / norm
+    return length_x + bias, length_z + bias, t, o, term
 
 
-def _angle(t: Tensor) -> Tensor:
-    return 2 * (t.clamp(0, 2) / 2).sqrt().arcsin()
+def _angle(t: Tensor, o: Tensor) -> Tensor:
+    """The angle whose cosine is 1 - t = o - 1; with the arguments exchanged, pi minus that angle."""
+    return 2 * torch.atan2(t.clamp_min(0).sqrt(), o.clamp_min(0).sqrt())
 
 
 def _gap(theta: Tensor) -> Tensor:
@@ -204,19 +207,21 @@ def _gap(theta: Tensor) -> Tensor:
     return torch.where(theta < 1e-1, series, theta.sin() - theta * theta.cos())
 
 
-def _half_squared_distance(x: Tensor, z: Tensor) -> Tensor:
-    """1 - cos of the angle between rows; a zero row counts as orthogonal to all.
+def _one_minus_and_plus_cosine(x: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
+    """1 - cos and 1 + cos of the angle between rows; a zero row counts as orthogonal to all.
 
-    The matrix product gives it to 1e-16 absolute, which is exact enough away from zero; pairs that nearly
-    coincide are computed again from their difference.
+    The matrix product gives them to 1e-16 absolute, which is exact enough away from zero; pairs that nearly
+    coincide, or are nearly opposite, are computed again from their difference or their sum.
     """
     norm_x, norm_z = x.norm(dim=1, keepdim=True), z.norm(dim=1, keepdim=True)
     unit_x = x / torch.where(norm_x > 0, norm_x, 1.0)
     unit_z = z / torch.where(norm_z > 0, norm_z, 1.0)
     t = 1 - unit_x @ unit_z.T
-    rows, columns = torch.nonzero(t < 1e-2, as_tuple=True)
-    for near in row_chunks(len(rows), 2_000_000 // max(1, x.shape[1])):
-        i, j = rows[near], columns[near]
-        t[i, j] = (unit_x[i] - unit_z[j]).square().sum(1) / 2
+    o = 2 - t
+    for values, sign in ((t, -1), (o, 1)):
+        rows, columns = torch.nonzero(values < 1e-2, as_tuple=True)
+        for near in row_chunks(len(rows), 2_000_000 // max(1, x.shape[1])):
+            i, j = rows[near], columns[near]
+            values[i, j] = (unit_x[i] + sign * unit_z[j]).square().sum(1) / 2
     zero = (norm_x == 0) | (norm_z == 0).T
-    return torch.where(zero, 1.0, t)
+    return torch.where(zero, 1.0, t), torch.where(zero, 1.0, o)

@@ -60,7 +60,7 @@ def join_tasks(kernel: Kernel, tasks: Sequence[TaskData], initial: Initial | flo
         points=points,
         blocks=tuple(torch.arange(end - len(part), end) for end, part in zip(ends, parts, strict=True)),
         targets=tuple(targets),
-        samples=tuple(len(part) // kernel.outputs for part in parts),
+        samples=tuple(part.samples() for part in parts),
         initial=function,
         start=as_matrix(function(points), len(points), targets[0].shape[1]),
         vector=vector,

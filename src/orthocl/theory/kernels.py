@@ -27,7 +27,8 @@ class Kernel(ABC):
 
     def gram(self, x: PointsLike, z: PointsLike | None = None) -> Tensor:
         """The float64 matrix k(x_i, z_j); symmetric to the last bit when z is left out."""
-        return self._gram(self.points(x), None if z is None else self.points(z))
+        matrix = self._gram(self.points(x), None if z is None else self.points(z))
+        return check_finite(matrix)
 
     @abstractmethod
     def _gram(self, x: Points, z: Points | None) -> Tensor:
@@ -69,7 +70,10 @@ class FunctionKernel(Kernel):
                 f"the kernel function must return a matrix of {(len(left), len(right))} numbers "
                 f"for {len(left)} and {len(right)} inputs, got {tuple(matrix.shape)}"
             )
-        return (matrix + matrix.T) / 2 if z is None else matrix
+        if z is not None:
+            return matrix
+        check_symmetric(check_finite(matrix))
+        return (matrix + matrix.T) / 2
 
 
 class GramKernel(Kernel):
@@ -84,6 +88,7 @@ class GramKernel(Kernel):
         self.matrix = torch.as_tensor(matrix).double()
         if self.matrix.ndim != 2 or self.matrix.shape[0] != self.matrix.shape[1]:
             raise DataError(f"expected a square kernel matrix, got shape {tuple(self.matrix.shape)}")
+        check_symmetric(check_finite(self.matrix))
 
     def _rows(self, points: Points) -> Tensor:
         rows = points.row_inputs()
@@ -106,6 +111,65 @@ class GramKernel(Kernel):
     def diagonal(self, x: PointsLike) -> Tensor:
         """Entries of the diagonal."""
         return self.matrix.diagonal()[self._rows(self.points(x))]
+
+
+def check_finite(matrix: Tensor) -> Tensor:
+    """The matrix itself, if all its entries are finite numbers.
+
+    Raises:
+        DataError: for infinite entries and for entries that are not numbers.
+    """
+    # The sum is finite unless an entry is not (or entries near the largest float add up to more).
+    if not bool(matrix.sum().isfinite()) and not bool(matrix.isfinite().all()):
+        raise DataError(
+            "the kernel has entries that are infinite or not numbers: check the inputs (are they finite, and small "
+            "enough to be squared?) and the kernel's settings"
+        )
+    return matrix
+
+
+def check_symmetric(matrix: Tensor, block: int = 1024) -> None:
+    """Refuse a kernel matrix that is not symmetric up to rounding (1e-5 of its largest entry).
+
+    Raises:
+        DataError: with the two entries that differ.
+    """
+    largest = float(matrix.abs().max()) if len(matrix) else 0.0
+    for start in range(0, len(matrix), block):
+        rows = slice(start, start + block)
+        apart = (matrix[rows] - matrix[:, rows].T).abs()
+        if float(apart.max()) > 1e-5 * largest:
+            row, column = divmod(int(apart.argmax()), len(matrix))
+            row += start
+            raise DataError(
+                f"a kernel is symmetric, but k(x_{row}, x_{column}) = {float(matrix[row, column]):.6g} and "
+                f"k(x_{column}, x_{row}) = {float(matrix[column, row]):.6g}: check the kernel function"
+            )
+
+
+def check_positive(matrix: Tensor, most: int = 512) -> None:
+    """Refuse a kernel matrix that is not positive semi-definite, judged on at most so many of its rows.
+
+    Raises:
+        DataError: for a negative k(x, x), and for a negative eigenvalue on these rows.
+    """
+    if not len(matrix):
+        return
+    scale = float(matrix.diagonal().abs().max())
+    lowest = float(matrix.diagonal().min())
+    if lowest >= -1e-9 * scale:
+        step = -(-len(matrix) // most)
+        part = matrix[::step, ::step].clone()
+        part.diagonal().add_(1e-6 * scale * len(part) ** 0.5 + 1e-300)
+        if int(torch.linalg.cholesky_ex(part)[1]) == 0:
+            return
+        lowest = float(torch.linalg.eigvalsh(part)[0])
+        if lowest >= 0:
+            return
+    raise DataError(
+        f"a kernel must be positive semi-definite, but this one gives {lowest:.3g} (its largest k(x, x) is "
+        f"{scale:.3g}): check the kernel function"
+    )
 
 
 def symmetrise(matrix: Tensor, block: int = 512) -> Tensor:

@@ -65,6 +65,10 @@ class Points:
         used, sample = torch.unique(self.sample[rows], return_inverse=True)
         return Points(self.inputs[used], sample, logit)
 
+    def samples(self) -> int:
+        """How many inputs these rows look at: several rows (logits) of one input are one sample."""
+        return len(self.inputs) if self.sample is None else len(torch.unique(self.sample))
+
     def row_inputs(self) -> Tensor:
         """The input of every row."""
         return self.inputs if self.sample is None else self.inputs[self.sample]
@@ -106,6 +110,8 @@ def as_points(value: PointsLike) -> Points:
     if isinstance(value, Points):
         return value
     inputs = torch.as_tensor(value)
+    if inputs.is_floating_point() and not bool(inputs.isfinite().all()):
+        raise DataError("inputs must be finite numbers: some are infinite or not numbers")
     if inputs.ndim == 0:
         raise DataError("expected a batch of inputs (n, ...), got a single number")
     if inputs.ndim == 1 and inputs.is_floating_point():

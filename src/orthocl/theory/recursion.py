@@ -12,6 +12,16 @@ The printed theorem projects off the tasks 1..t, which leaves nothing to learn: 
 
 w_t - w_{t-1} is a combination of tangents of points seen so far: a_t on X_t, and -L^-T V(X_t) a_t on the
 memory. These weights ("span") make every later evaluation one product with the plain kernel k.
+
+The memory. With the rows Phi_Z of the memorised tangents, the projector on their span is
+Phi_Z^T (Phi_Z Phi_Z^T)^+ Phi_Z, so phi(x)^T P phi(z) = k(x, z) - k(x, Z) k(Z, Z)^+ k(Z, z): a Schur complement,
+without a single tangent. Z holds only linearly independent points, so k(Z, Z) = L L^T and
+kappa(x, z) = k(x, z) - V(x)^T V(z) with V(x) = L^-1 k(Z, x). L is the growing Cholesky factor of the training
+engine (`tangents.cholesky`), whose tolerance is this module's too: a point whose kappa(x, x) is at most
+tolerance * scale lies in the span already and is turned away, and so is one whose kappa(x, x) the rounding of k
+hides. The output at such a point can still move, by at most sqrt(tolerance * scale) times the length of the step.
+The pseudo-inverse of k(Z, Z) is never formed: it loses no-forgetting at the square root of the condition number
+at which this form keeps it.
 """
 
 from __future__ import annotations
@@ -23,8 +33,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from orthocl.tangents.cholesky import GrowingCholesky
 from orthocl.theory.ridge import solve_ridge
-from orthocl.theory.schur import MemoryFactor
 
 Rule = Literal["sgd", "ogd"]
 RULES = ("sgd", "ogd")
@@ -40,7 +50,8 @@ class Step:
         in_range: the part of a_t that the function needs (see `ridge`).
         effective: K_t, (n, n).
         span: weights of w_t - w_{t-1} on the tangents of all rows of the joint matrix, (N, c).
-        memory_blocks: how many block rows of the memory's factor were there when this task began.
+        memory_rank: how many independent points were in memory when this task began.
+        lost: directions of K_t below the cut-off in which the residual was not zero.
     """
 
     residual: Tensor
@@ -48,7 +59,8 @@ class Step:
     in_range: Tensor
     effective: Tensor
     span: Tensor
-    memory_blocks: int
+    memory_rank: int
+    lost: int = 0
 
     @property
     def dissimilarity(self) -> float:
@@ -73,12 +85,14 @@ class Recursion:
     Args:
         factor: the memory's factor.
         kept: rows of the joint matrix in memory, in the factor's order.
+        dropped: rows of the joint matrix that were to be remembered but lie in the span of the others.
         steps: one per task.
         outputs: f_0, f_1, ..., f_T on all rows of the joint matrix, each (N, c).
     """
 
-    factor: MemoryFactor = field(default_factory=MemoryFactor)
+    factor: GrowingCholesky = field(default_factory=GrowingCholesky)
     kept: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.long))
+    dropped: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.long))
     steps: list[Step] = field(default_factory=list)
     outputs: list[Tensor] = field(default_factory=list)
 
@@ -114,10 +128,10 @@ def recurse(
     whitened: Tensor | None = None
     for number, (rows, target) in enumerate(zip(blocks, targets, strict=True), start=1):
         if rule == "ogd" and number > 1 and whitened is not None:
-            _memorise(state, blocks[number - 2], memory[number - 2], whitened, cutoff)
+            _memorise(state, blocks[number - 2], memory[number - 2], whitened, scale, tolerance)
         base = _square(gram, rows)
         if rule == "ogd":
-            whitened = state.factor.whiten(_cross(gram, state.kept, rows))
+            whitened = state.factor.solve_lower(_cross(gram, state.kept, rows))
             effective = _clean(base - whitened.T @ whitened if len(whitened) else base, cutoff)
         else:
             effective = base.clone()  # a view would keep the whole joint matrix alive
@@ -125,9 +139,17 @@ def recurse(
         solved = solve_ridge(effective, residual, ridge, cutoff)
         span = torch.zeros_like(initial).index_add_(0, rows, solved.in_range)
         if whitened is not None and len(whitened):
-            span.index_add_(0, state.kept, -state.factor.unwhiten(whitened @ solved.in_range))
+            span.index_add_(0, state.kept, -state.factor.solve_upper(whitened @ solved.in_range))
         state.steps.append(
-            Step(residual, solved.coefficients, solved.in_range, effective, span, len(state.factor.blocks))
+            Step(
+                residual,
+                solved.coefficients,
+                solved.in_range,
+                effective,
+                span,
+                state.factor.size,
+                solved.lost,
+            )
         )
         state.outputs.append(state.outputs[-1] + _apply(gram, span))
         if progress is not None:
@@ -135,14 +157,19 @@ def recurse(
     return state
 
 
-def _memorise(state: Recursion, rows: Tensor, chosen: Tensor, whitened: Tensor, cutoff: float) -> None:
+def _memorise(
+    state: Recursion, rows: Tensor, chosen: Tensor, whitened: Tensor, scale: float, tolerance: float
+) -> None:
     """Put the chosen points of the task just learnt into memory (done only when a next task comes)."""
     effective = state.steps[-1].effective
     if len(chosen) != len(rows):
         effective = effective[chosen][:, chosen]
         whitened = whitened[:, chosen]
-    kept = state.factor.append(effective, whitened, cutoff)
+    kept = state.factor.join(whitened, effective, scale, tolerance)
     state.kept = torch.cat([state.kept, rows[chosen[kept]]])
+    turned_away = torch.ones(len(chosen), dtype=torch.bool)
+    turned_away[kept] = False
+    state.dropped = torch.cat([state.dropped, rows[chosen[turned_away]]])
 
 
 def _clean(effective: Tensor, cutoff: float) -> Tensor:

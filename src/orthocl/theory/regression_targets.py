@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from orthocl.errors import DataError, SettingsError
 from orthocl.streams.base import Split, Task
+from orthocl.streams.views import View
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,8 @@ class RegressionTask:
         labels: the classes; None for regression.
         test_inputs: likewise.
         test_targets: likewise.
+        source: for each training sample where it is stored, (store, row): tasks that show the same image have
+            a pair in common, whatever they do to it. None where the task does not say.
     """
 
     name: str
@@ -34,6 +37,7 @@ class RegressionTask:
     labels: Tensor | None
     test_inputs: Tensor
     test_targets: Tensor
+    source: Tensor | None = None
 
 
 def regression_tasks(
@@ -42,6 +46,7 @@ def regression_tasks(
     target: str = "parity",
     test_samples: int = 500,
     seed: int = 0,
+    disjoint: bool = True,
 ) -> list[RegressionTask]:
     """Tasks with numbers to fit, on so many samples of each.
 
@@ -52,6 +57,12 @@ def regression_tasks(
             number (+1 for that class, -1 for the rest). Regression tasks keep their own targets.
         test_samples: test samples per task.
         seed: of the draw.
+        disjoint: whether no stored sample may serve two tasks. Permuted and rotated streams show the same images
+            in every task; drawn without care the samples of tasks would then be copies of each other, and
+            bounds that need independent samples would not hold.
+
+    Raises:
+        SettingsError: an unknown target, or not enough different samples for all tasks.
 
     >>> from orthocl.streams import from_arrays
     >>> x, y = torch.zeros(4, 2), torch.tensor([0, 1, 2, 1])
@@ -69,18 +80,37 @@ def regression_tasks(
     if target == "one-hot" and len(sizes) > 1:
         raise DataError(f"one-hot targets need as many classes in every task, got {sorted(sizes)}")
     found = []
+    used: dict[int, list[Tensor]] = {}
+    generator = torch.Generator().manual_seed(seed)
     for task in tasks:
-        inputs, targets, labels = _draw(task, task.train, samples, target, seed)
-        test_inputs, test_targets, _ = _draw(task, task.test, test_samples, target, seed + 1)
-        found.append(RegressionTask(task.name, inputs, targets, labels, test_inputs, test_targets))
+        rows = torch.randperm(len(task.train), generator=generator)
+        store, stored = _stored(task.train)
+        if disjoint and store in used:
+            rows = rows[~torch.isin(stored[rows], torch.cat(used[store]))]
+        if disjoint and used and len(rows) < min(samples, len(task.train)):
+            raise SettingsError(
+                f"task {task.name!r} has {len(rows)} samples that no earlier task uses and {samples} are wanted: take "
+                "at most as many samples per task as the stored images divided by the tasks, or disjoint=False"
+            )
+        rows = rows[:samples]
+        used.setdefault(store, []).append(stored[rows])
+        inputs, targets, labels = _as_numbers(task, task.train, rows, target)
+        test = torch.randperm(len(task.test), generator=torch.Generator().manual_seed(seed + 1))
+        test_inputs, test_targets, _ = _as_numbers(task, task.test, test[:test_samples], target)
+        source = torch.stack([torch.full_like(rows, store), stored[rows]], 1)
+        found.append(RegressionTask(task.name, inputs, targets, labels, test_inputs, test_targets, source))
     return found
 
 
-def _draw(
-    task: Task, split: Split, samples: int, target: str, seed: int
-) -> tuple[Tensor, Tensor, Tensor | None]:
-    generator = torch.Generator().manual_seed(seed)
-    rows = torch.randperm(len(split), generator=generator)[:samples]
+def _stored(split: Split) -> tuple[int, Tensor]:
+    """Which store a split reads, and the stored row of each of its samples."""
+    if isinstance(split, View):
+        every = torch.arange(len(split.stored))
+        return split.stored.data_ptr(), every if split.rows is None else split.rows
+    return id(split), torch.arange(len(split))
+
+
+def _as_numbers(task: Task, split: Split, rows: Tensor, target: str) -> tuple[Tensor, Tensor, Tensor | None]:
     inputs, labels = split.samples(rows)
     if task.kind == "regression":
         return inputs.double(), labels.double(), None

@@ -9,10 +9,13 @@ is zero, would pass for a kernel.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+
+from orthocl.errors import DataError, SettingsError
 
 
 @dataclass(frozen=True)
@@ -23,10 +26,18 @@ class RidgeSolution:
         coefficients: a = (K + lam I)^-1 r, or K^+ r without ridge.
         in_range: what the function is built from: `a`, without its part outside the range of K where the ridge
             is so small that this part would drown the function in rounding noise.
+        lost: directions cut off in which the residual is not zero: what no function of this kernel can fit.
     """
 
     coefficients: Tensor
     in_range: Tensor
+    lost: int = 0
+
+
+def check_ridge(ridge: float) -> None:
+    """Refuse a ridge that is negative, infinite or not a number."""
+    if not (ridge >= 0 and math.isfinite(ridge)):
+        raise SettingsError(f"expected a ridge of zero or more, and finite, got {ridge}")
 
 
 def solve_ridge(matrix: Tensor, residual: Tensor, ridge: float, cutoff: float) -> RidgeSolution:
@@ -48,11 +59,18 @@ def solve_ridge(matrix: Tensor, residual: Tensor, ridge: float, cutoff: float) -
         zero_rows = matrix.diagonal() == 0
         return RidgeSolution(solved, solved.masked_fill(zero_rows[:, None], 0.0))
     values, vectors = torch.linalg.eigh(matrix)
+    if size and float(values[0]) < -max(1e-6 * float(values.abs().max()), cutoff):
+        raise DataError(
+            f"a kernel matrix must be positive semi-definite, this one has the eigenvalue {float(values[0]):.3g} "
+            f"beside {float(values[-1]):.3g}: check the kernel function"
+        )
     kept = values > max(cutoff, size * torch.finfo(values.dtype).eps * float(values.abs().max()))
     rotated = vectors.T @ residual
+    seen = rotated.abs().amax(1) > 1e-8 * max(float(residual.abs().max()), 1e-300)
+    lost = int((seen & ~kept).sum())
     inside = torch.where(kept, 1 / torch.where(kept, values + ridge, 1.0), 0.0)
     in_range = vectors @ (inside[:, None] * rotated)
     if ridge == 0:
-        return RidgeSolution(in_range, in_range)
+        return RidgeSolution(in_range, in_range, lost)
     outside = torch.where(kept, 0.0, 1 / ridge)
-    return RidgeSolution(in_range + vectors @ (outside[:, None] * rotated), in_range)
+    return RidgeSolution(in_range + vectors @ (outside[:, None] * rotated), in_range, lost)

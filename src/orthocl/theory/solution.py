@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from orthocl.errors import SettingsError
+from orthocl.tangents.cholesky import GrowingCholesky
 from orthocl.theory.joint_tasks import JointTasks, as_matrix
 from orthocl.theory.kernels import Kernel, symmetrise
 from orthocl.theory.points import Points, PointsLike, row_chunks
@@ -27,17 +28,40 @@ class Group:
     recursion: Recursion
 
 
+@dataclass(frozen=True)
+class Conditioning:
+    """How well the kernel form of a stream is conditioned.
+
+    Args:
+        dropped: remembered points that were turned away because they lie in the span of the others.
+        smallest_pivot: the smallest squared distance of a remembered point from the span of those before it,
+            as a share of the largest k(x, x).
+        unfitted: for each task the directions of its kernel that count as zero while its residual does not.
+    """
+
+    dropped: int
+    smallest_pivot: float
+    unfitted: tuple[int, ...]
+
+    @property
+    def error(self) -> float:
+        """Relative error to expect of the kernel form: rounding divided by the smallest pivot.
+
+        Where this is too much, `solve_in_feature_space` loses only the square root of it.
+        """
+        return 2.2e-16 / self.smallest_pivot
+
+
 class EffectiveKernel(Kernel):
     """kappa_t: the kernel with the memory of earlier tasks projected out.
 
     Paper: Theorem 1 (`thm:conv`), kappa_tau; here kappa_1 = k.
     """
 
-    def __init__(self, kernel: Kernel, memory: Points, recursion: Recursion, blocks: int):
+    def __init__(self, kernel: Kernel, memory: Points, factor: GrowingCholesky):
         self.kernel = kernel
         self.memory = memory
-        self.recursion = recursion
-        self.blocks = blocks
+        self.factor = factor
         self.outputs = kernel.outputs
 
     def points(self, x: PointsLike) -> Points:
@@ -45,7 +69,7 @@ class EffectiveKernel(Kernel):
         return self.kernel.points(x)
 
     def _whitened(self, x: Points) -> Tensor:
-        return self.recursion.factor.whiten(self.kernel.gram(self.memory, x), self.blocks)
+        return self.factor.solve_lower(self.kernel.gram(self.memory, x))
 
     def _gram(self, x: Points, z: Points | None) -> Tensor:
         plain = self.kernel.gram(x, z)
@@ -170,9 +194,9 @@ class Solution:
         """The kernel kappa_t while a task is learnt; kappa_1 = k. For OGD-GTL it depends on the output."""
         self.check_task(task)
         group = next(group for group in self.groups if output in group.columns.tolist())
-        blocks = group.recursion.steps[task - 1].memory_blocks
-        kept = group.recursion.kept[: group.recursion.factor.ranks[blocks]]
-        return EffectiveKernel(self.kernel, self.points.select(kept), group.recursion, blocks)
+        rank = group.recursion.steps[task - 1].memory_rank
+        memory = self.points.select(group.recursion.kept[:rank])
+        return EffectiveKernel(self.kernel, memory, group.recursion.factor.leading(rank))
 
     def effective_gram(self, task: int, output: int = 0) -> Tensor:
         """K_t = kappa_t(X_t, X_t), as used in the recursion."""
@@ -183,9 +207,20 @@ class Solution:
     def rank(self, task: int) -> int:
         """How many linearly independent directions were protected while task `task` was learnt."""
         self.check_task(task)
-        return sum(
-            group.recursion.factor.ranks[group.recursion.steps[task - 1].memory_blocks] * len(group.columns)
+        return sum(group.recursion.steps[task - 1].memory_rank * len(group.columns) for group in self.groups)
+
+    def conditioning(self) -> Conditioning:
+        """How far the memory is from being dependent, and what was turned away."""
+        pivots = [
+            float(panel[:, panel.shape[1] - len(panel) :].diagonal().min()) ** 2
             for group in self.groups
+            for panel in group.recursion.factor.panels
+        ]
+        scale = float(self.base_diagonal.max())
+        return Conditioning(
+            dropped=sum(len(group.recursion.dropped) * len(group.columns) for group in self.groups),
+            smallest_pivot=min(pivots) / scale if pivots and scale > 0 else 1.0,
+            unfitted=tuple(sum(step.lost for step in self.steps(task)) for task in range(1, len(self) + 1)),
         )
 
     # -- numbers --------------------------------------------------------------------------------------

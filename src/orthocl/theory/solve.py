@@ -12,8 +12,9 @@ from torch import Tensor
 
 from orthocl.errors import DataError, SettingsError, unknown_name
 from orthocl.theory.joint_tasks import Initial, JointTasks, TaskData, join_tasks
-from orthocl.theory.kernels import Kernel, KernelLike, as_kernel, check_memory
+from orthocl.theory.kernels import Kernel, KernelLike, as_kernel, check_memory, check_positive
 from orthocl.theory.recursion import RULES, Rule, recurse
+from orthocl.theory.ridge import check_ridge
 from orthocl.theory.solution import Group, Solution
 
 Memory = int | Sequence[Tensor] | None
@@ -59,8 +60,8 @@ def solve_stream(
         progress: called with each task's number when it is learnt.
 
     Raises:
-        DataError: targets that do not fit the inputs.
-        SettingsError: an unknown rule, a negative ridge, a joint matrix that does not fit.
+        DataError: targets that do not fit the inputs; a kernel that is infinite, asymmetric or not positive.
+        SettingsError: an unknown rule, a ridge that is negative or not finite, a joint matrix that does not fit.
 
     >>> first = (torch.tensor([[1.0, 0.0]]), torch.tensor([1.0]))
     >>> second = (torch.tensor([[1.0, 1.0]]), torch.tensor([0.0]))
@@ -73,8 +74,7 @@ def solve_stream(
     """
     if rule not in RULES:
         raise unknown_name("rule", rule, RULES)
-    if not ridge >= 0:
-        raise SettingsError(f"expected a ridge of zero or more, got {ridge}")
+    check_ridge(ridge)
     kernel = as_kernel(kernel)
     joint = join_tasks(kernel, tasks, initial)
     count, largest = len(joint.points), max(len(block) for block in joint.blocks)
@@ -83,7 +83,8 @@ def solve_stream(
     advice = "take fewer samples per task"
     check_memory(needed, memory_limit, f"the joint kernel matrix of {count} points", advice)
     gram = kernel.gram(joint.points)
-    chosen = _memory_rows(kernel, joint, memory)
+    check_positive(gram)
+    chosen = memory_rows(kernel, joint, memory)
     groups = []
     for columns, rows in _groups(kernel, joint, chosen, labels):
         recursion = recurse(
@@ -110,7 +111,8 @@ def ground_truth_rows(labels: Tensor, outputs: int) -> Tensor:
     return torch.arange(len(labels)) * outputs + torch.as_tensor(labels).long()
 
 
-def _memory_rows(kernel: Kernel, joint: JointTasks, memory: Memory) -> list[Tensor]:
+def memory_rows(kernel: Kernel, joint: JointTasks, memory: Memory) -> list[Tensor]:
+    """For each task the rows within its block to remember."""
     sizes = [len(block) for block in joint.blocks]
     if memory is None:
         return [torch.arange(size) for size in sizes]

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +14,10 @@ from torch import Tensor, nn
 from orthocl.methods.base import Method
 from orthocl.methods.learner import Learner, Loss
 from orthocl.streams.base import Stream
-from orthocl.theory.bridge import BridgeReport, bridge, early_stopping_ridge
+from orthocl.theory.bridge import BridgeReport, bridge
+from orthocl.theory.fits import Descent, Fit, LossName, Regularised
+from orthocl.theory.forecast import FORECAST_RULES, ForecastRule
+from orthocl.theory.ridge import check_ridge
 from orthocl.training.attach import attach
 from orthocl.training.loop import Observer, Progress, TrainSettings, train
 
@@ -56,7 +58,7 @@ def train_with_theory(
     method: Method,
     settings: TrainSettings,
     *,
-    loss: Literal["squared", "cross-entropy"] = "squared",
+    loss: LossName = "squared",
     samples: int = 300,
     ridge: float | None = None,
     seed: int = 0,
@@ -68,16 +70,20 @@ def train_with_theory(
     Args:
         model: the network; trained in place.
         stream: the tasks.
-        method: any method; the predictions are those of plain SGD, so for others they say what was avoided.
+        method: any method; predictions are for its own rule if it is SGD, OGD, OGD+ or GPM, and else for plain SGD:
+            then they say what was avoided.
         settings: of the training.
         loss: "squared" is the theory's own (half the squared error to one-hot targets); "cross-entropy" is what
             networks are usually trained with, and further from it.
         samples: training samples per task for the theory; best all of them.
-        ridge: of the closed form; by default what stopping after these epochs amounts to.
+        ridge: predict by Theorem 1's own step with this ridge, instead of by as many steps of descent on the loss of
+            the training.
         seed: of the training.
         on_task: called with each task's number when it is trained.
         on_theory: called with each task's number when it is compared.
     """
+    if ridge is not None:
+        check_ridge(ridge)
     snapshots = Snapshots(on_done=on_task)
     optimizer = torch.optim.SGD(
         model.parameters(), lr=settings.learning_rate, momentum=settings.momentum, nesterov=settings.nesterov
@@ -85,11 +91,25 @@ def train_with_theory(
     learner = attach(method, model, optimizer, loss=LOSSES[loss], batch_norm=settings.batch_norm, seed=seed)
     progress = train(learner, stream, settings, seed=seed, observers=(snapshots,))
     learner.detach()
-    if ridge is None:
-        size = len(stream.task(1).train)
-        steps = settings.epochs * -(-size // settings.batch_size)
-        rate = settings.learning_rate / (1 - settings.momentum)
-        ridge = early_stopping_ridge(min(samples, size), rate, steps)
     tasks = [stream.task(number) for number in range(1, len(stream) + 1)]
-    report = bridge(model, snapshots.states, tasks, ridge=ridge, samples=samples, progress=on_theory)
+    size = len(tasks[0].train)
+    steps = settings.epochs * -(-size // settings.batch_size)
+    fit: Fit = Descent(settings.learning_rate / (1 - settings.momentum), steps, loss)
+    if ridge is not None:
+        fit = Regularised(ridge)
+    report = bridge(
+        model,
+        snapshots.states,
+        tasks,
+        fit=fit,
+        rule=rule_of(method),
+        memory_per_task=int(getattr(method, "memory_per_task", 100)),
+        samples=samples,
+        progress=on_theory,
+    )
     return report, progress
+
+
+def rule_of(method: Method) -> ForecastRule:
+    """The rule whose forecasts are those of a method: its own, or plain SGD."""
+    return next((rule for rule in FORECAST_RULES if rule == method.name), "sgd")

@@ -1,4 +1,4 @@
-"""`orthocl theory`: the closed form, bounds, orders and overlays on any stream."""
+"""`orthocl theory`: the closed form, bounds, orders, forecasts and overlays on any stream."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ import cyclopts
 
 from orthocl.cli.theory.bound import bound
 from orthocl.cli.theory.bridge import bridge
+from orthocl.cli.theory.forecast import forecast
 from orthocl.cli.theory.order import order
 from orthocl.cli.theory.overlay import overlay
 from orthocl.cli.theory.solve import solve
 
 app = cyclopts.App(
-    name="theory", help="Continual learning in closed form: solve, bound, order, overlay, bridge."
+    name="theory", help="Continual learning in closed form: solve, bound, order, forecast, overlay, bridge."
 )
-for command in (solve, bound, order, overlay, bridge):
+for command in (solve, bound, order, forecast, overlay, bridge):
     app.command(command)

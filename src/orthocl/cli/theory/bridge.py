@@ -20,9 +20,11 @@ from orthocl.training.theory_bridge import train_with_theory
 
 
 def bridge(
-    stream: StreamName = "permuted-mnist-mini",
+    stream: StreamName = "rotated-mnist-mini",
     *,
-    method: Annotated[str, Parameter(help="A method by name; predictions are for plain SGD.")] = "sgd",
+    method: Annotated[
+        str, Parameter(help="A method by name; predictions are for its own rule, or for plain SGD.")
+    ] = "sgd",
     net: Annotated[str, Parameter(help="A network by name.")] = "mlp",
     epochs: Annotated[int, Parameter(help="Passes over each task.")] = 20,
     learning_rate: Annotated[float, Parameter(help="Of SGD.")] = 0.05,
@@ -33,7 +35,7 @@ def bridge(
     tasks: Annotated[int, Parameter(help="Tasks of the stream to use.")] = 5,
     samples: Annotated[int, Parameter(help="Samples per task for the theory (all logits of each).")] = 300,
     ridge: Annotated[
-        float | None, Parameter(help="Of the closed form; by default from early stopping.")
+        float | None, Parameter(help="Predict by one ridge regression instead of by steps of descent.")
     ] = None,
     seed: Annotated[int, Parameter(help="Seed of data, weights and batches.")] = 0,
     data_root: DataRoot = None,
@@ -45,7 +47,7 @@ def bridge(
     Columns: S per sample is the dissimilarity to what came before, max lr the largest rate at which full-batch
     descent on the summed squares is stable, tangent cosine and growth compare the tangents after the task with
     those after the last one (1: they did not move), forgetting is the accuracy lost on its training samples and
-    predicted what the closed form says of plain SGD.
+    predicted what the linearised network says, learning each task with the same loss for as many steps.
 
     Example: orthocl theory bridge --method ogd --figure bridge.svg
     """

@@ -30,7 +30,7 @@ def order(
     *,
     rule: Rule = "ogd",
     memory: MemoryOption = None,
-    method: Annotated[
+    search: Annotated[
         Literal["auto", "subsets", "exhaustive", "beam"], Parameter(help="How to search.")
     ] = "auto",
     setup: OrderSetup | None = None,
@@ -39,7 +39,8 @@ def order(
 ) -> None:
     """Find the order of tasks with the smallest complexity proxy, and compare it with simple recipes.
 
-    Exact for OGD that remembers everything, without ridge, and for up to 6 tasks; otherwise a search.
+    Exact for up to 6 tasks, and for OGD that remembers everything, without ridge, when one function can fit all
+    tasks at once; otherwise a search. The column says which it was.
 
     Example: orthocl theory order permuted-mnist-mini --tasks 8 --samples 20
     """
@@ -50,12 +51,12 @@ def order(
     data = [(task.inputs, task.targets) for task in tasks]
     with progress_bar("searching") as advance:
         curriculum = Curriculum(kernel, data, rule=rule, ridge=setup.ridge, memory=memory)
-        best = curriculum.best_order(method, progress=advance)
+        best = curriculum.best_order(search, progress=advance)
     recipes, table = _compare(curriculum, len(tasks))
     orders = [best, *recipes]
     rows = [
         {
-            "order": each.method,
+            "order": each.search,
             "tasks": list(each.tasks),
             "R_T": each.complexity,
             "above_best": each.complexity / best.complexity - 1 if best.complexity > 0 else 0.0,

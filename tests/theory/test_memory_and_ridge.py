@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 import torch
 
+from orthocl.tangents.cholesky import GrowingCholesky, independent_rows
 from orthocl.theory.ridge import solve_ridge
-from orthocl.theory.schur import MemoryFactor, pivoted_cholesky
 
 
 def features(rows, columns, seed=0):
@@ -15,7 +15,8 @@ def features(rows, columns, seed=0):
 def test_pivoted_cholesky(rows, columns):
     phi = features(rows, columns)
     matrix = phi @ phi.T
-    kept, factor = pivoted_cholesky(matrix, 1e-12 * float(matrix.diagonal().max()))
+    scale = float(matrix.diagonal().max())
+    kept, factor = independent_rows(matrix, torch.full((rows,), 1e-12 * scale), 1e-8 * scale)
     assert len(kept) == min(rows, columns)
     assert torch.allclose(factor @ factor.T, matrix[kept][:, kept], atol=1e-10)
     assert torch.equal(factor, factor.tril())
@@ -25,7 +26,7 @@ def test_pivoted_cholesky(rows, columns):
 
 
 def test_zero_matrix_keeps_nothing():
-    kept, factor = pivoted_cholesky(torch.zeros(3, 3, dtype=torch.float64), 1e-12)
+    kept, factor = independent_rows(torch.zeros(3, 3, dtype=torch.float64), torch.full((3,), 1e-12), 1e-8)
     assert len(kept) == 0
     assert factor.shape == (0, 0)
 
@@ -33,25 +34,24 @@ def test_zero_matrix_keeps_nothing():
 def test_growing_factor_equals_a_projector():
     pieces = [features(4, 20, 1), features(3, 20, 2), features(5, 20, 3)]
     pieces[1] = torch.cat([pieces[1], pieces[0][:2], pieces[1][:1] + pieces[0][:1]])  # dependent rows
-    factor, memory = MemoryFactor(), torch.zeros(0, 20, dtype=torch.float64)
+    factor, memory = GrowingCholesky(), torch.zeros(0, 20, dtype=torch.float64)
     x = features(6, 20, 4)
     for piece in pieces:
-        white = factor.whiten(memory @ piece.T)
+        white = factor.solve_lower(memory @ piece.T)
         effective = piece @ piece.T - white.T @ white
-        kept = factor.append(effective, white, 1e-10)
+        kept = factor.join(white, effective, 1.0, 1e-10)
         memory = torch.cat([memory, piece[kept]])
-        v = factor.whiten(memory @ x.T)
+        v = factor.solve_lower(memory @ x.T)
         basis = torch.linalg.qr(memory.T)[0]
         projected = x - x @ basis @ basis.T
         assert torch.allclose(x @ x.T - v.T @ v, projected @ projected.T, atol=1e-11)
-        # unwhiten gives the weights of the projection on the memory's rows
-        weights = factor.unwhiten(v)
+        # solve_upper gives the weights of the projection on the memory's rows
+        weights = factor.solve_upper(v)
         assert torch.allclose((memory.T @ weights).T, x - projected, atol=1e-10)
-    assert factor.rank == 12
-    first = factor.whiten(memory[:4] @ x.T, blocks=1)
-    assert torch.allclose(
-        first, torch.linalg.solve_triangular(factor.blocks[0][1], memory[:4] @ x.T, upper=False)
-    )
+    assert factor.size == 12
+    first = factor.leading(4)
+    assert first.size == 4
+    assert torch.allclose(first.lower() @ first.lower().T, memory[:4] @ memory[:4].T)
 
 
 @pytest.mark.parametrize("ridge", [0.0, 1e-9, 0.3])

@@ -1,0 +1,64 @@
+"""The honest yardstick: how often f errs on samples that nothing was trained on."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from scipy import stats
+from torch import Tensor
+
+from orthocl.errors import DataError, SettingsError
+from orthocl.theory.independence import check_independent
+from orthocl.theory.points import PointsLike
+from orthocl.theory.solution import Solution
+
+HeldOut = tuple[PointsLike, "Tensor | np.ndarray"]
+"""Inputs and targets that no task was trained on."""
+
+
+def clopper_pearson(errors: int, samples: int, delta: float) -> float:
+    """The upper limit of a probability after so many errors in so many samples, exact at level 1 - delta.
+
+    >>> round(clopper_pearson(0, 100, 0.05), 4)
+    0.0295
+    """
+    if errors >= samples:
+        return 1.0
+    return float(stats.beta.ppf(1 - delta, errors + 1, samples - errors))
+
+
+def hold_out_bound(
+    solution: Solution, task: int, after: int, delta: float, held_out: HeldOut | None, independent: bool
+) -> dict[str, float]:
+    """The 0-1 error on held-out samples, and what Clopper and Pearson add to it.
+
+    Raises:
+        SettingsError: nothing held out.
+        DataError: held-out samples that some task was trained on.
+    """
+    if held_out is None:
+        raise SettingsError(
+            "form='hold-out' needs samples of the task that nothing was trained on: held_out=(inputs, targets)"
+        )
+    inputs, targets = held_out
+    wanted = torch.as_tensor(targets).detach().double()
+    points = solution.kernel.points(inputs)
+    if len(wanted) == 0 or len(wanted) != points.samples():
+        raise DataError(f"expected one target per held-out sample, got {len(wanted)} for {points.samples()}")
+    if not independent:
+        every = {
+            number: (solution.task_points(number).inputs, torch.zeros(0))
+            for number in range(1, len(solution) + 1)
+        }
+        check_independent(every, task, (points.inputs, wanted), "hold-out")
+    outputs = solution.predict(inputs, after=after)
+    wrong = count_errors(outputs, wanted)
+    share = wrong / len(wanted)
+    return {"held-out error": share, "confidence": clopper_pearson(wrong, len(wanted), delta) - share}
+
+
+def count_errors(outputs: Tensor, targets: Tensor) -> int:
+    """Samples whose sign is wrong (zero is), or whose largest output is not the largest target."""
+    if outputs.ndim == 1 or outputs.shape[-1] == 1:
+        return int((outputs.flatten() * targets.flatten().sign() <= 0).sum())
+    return int((outputs.argmax(1) != targets.reshape(outputs.shape).argmax(1)).sum())

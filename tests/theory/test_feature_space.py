@@ -1,0 +1,99 @@
+"""Near-duplicate inputs: the feature form against 60 digits, and what the kernel form says of itself."""
+
+from __future__ import annotations
+
+import mpmath
+import pytest
+import torch
+from torch import nn
+
+from orthocl.theory import EmpiricalNTK, solve_in_feature_space, solve_stream
+
+
+def make_tasks(apart: float):
+    """Two tasks; the second repeats the inputs of the first, moved by a relative `apart`, with other targets."""
+    generator = torch.Generator().manual_seed(3)
+    x = torch.randn(3, 6, generator=generator, dtype=torch.float64)
+    moved = x + apart * torch.randn(3, 6, generator=generator, dtype=torch.float64)
+    y = torch.tensor([1.0, -1.0, 0.5], dtype=torch.float64)
+    return [(x, y), (moved, torch.tensor([-1.0, 0.5, 1.0], dtype=torch.float64))], torch.randn(
+        4, 6, generator=generator, dtype=torch.float64
+    )
+
+
+def reference(tasks, probes, ridge, rule):
+    """Theorem 1 for f = w.x with 60 digits, by normal equations (whose condition number is squared: no matter)."""
+    with mpmath.workdps(60):
+        weights = mpmath.zeros(6, 1)
+        projector = mpmath.eye(6)
+        for x, y in tasks:
+            rows = mpmath.matrix(x.tolist()) * projector
+            residual = mpmath.matrix(y.tolist()) - mpmath.matrix(x.tolist()) * weights
+            gram = rows * rows.T + mpmath.mpf(ridge) * mpmath.eye(len(y))
+            weights = weights + rows.T * mpmath.lu_solve(gram, residual)
+            if rule == "ogd":
+                memory = mpmath.matrix(x.tolist())
+                inverse = mpmath.inverse(memory * memory.T)
+                projector = projector - memory.T * inverse * memory
+        return torch.tensor([float(v) for v in mpmath.matrix(probes.tolist()) * weights], dtype=torch.float64)
+
+
+@pytest.mark.parametrize("rule", ["sgd", "ogd"])
+@pytest.mark.parametrize("ridge", [0.0, 0.01])
+@pytest.mark.parametrize(("apart", "allowed"), [(1e-2, 1e-11), (1e-4, 1e-9), (1e-6, 1e-6)])
+def test_near_duplicates_against_60_digits(rule, ridge, apart, allowed):
+    tasks, probes = make_tasks(apart)
+    model = nn.Linear(6, 1, bias=False).double()
+    nn.init.zeros_(model.weight)
+    expected = reference(tasks, probes, ridge, rule)
+    found = solve_in_feature_space(EmpiricalNTK(model), tasks, rule=rule, ridge=ridge).predict(probes)
+    assert float((found - expected).abs().max() / expected.abs().max()) < allowed
+
+
+def test_the_kernel_form_reports_what_it_lost():
+    tasks, probes = make_tasks(1e-7)
+    kernel = EmpiricalNTK(nn.Linear(6, 1, bias=False).double())
+    third = (
+        torch.randn(2, 6, generator=torch.Generator().manual_seed(8), dtype=torch.float64),
+        torch.ones(2),
+    )
+    solution = solve_stream(kernel, [*tasks, third], rule="ogd")
+    report = solution.conditioning()
+    assert report.dropped == 3  # the moved inputs count as repeated
+    assert report.unfitted[1] > 0  # and their new targets cannot be fitted
+    far = solve_stream(kernel, [*make_tasks(0.5)[0], third], rule="ogd").conditioning()
+    assert far.dropped == 0
+    assert far.error < 1e-11
+    near = solve_stream(kernel, [*make_tasks(1e-4)[0], third], rule="ogd").conditioning()
+    assert near.dropped == 0
+    assert near.error > 1e-9
+    assert solution.predict(probes).isfinite().all()
+
+
+@pytest.mark.parametrize("rule", ["sgd", "ogd"])
+@pytest.mark.parametrize("ridge", [0.0, 0.05])
+def test_both_forms_agree_on_a_network(rule, ridge):
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(5, 12), nn.Tanh(), nn.Linear(12, 3)).double()
+    generator = torch.Generator().manual_seed(1)
+    tasks = [
+        (
+            torch.randn(n, 5, generator=generator, dtype=torch.float64),
+            torch.randn(n, 3, generator=generator, dtype=torch.float64),
+        )
+        for n in (6, 4, 5)
+    ]
+    probes = torch.randn(7, 5, generator=generator, dtype=torch.float64)
+    kernel = EmpiricalNTK(model, "all")
+    plain = solve_stream(kernel, tasks, rule=rule, ridge=ridge, memory=3)
+    features = solve_in_feature_space(kernel, tasks, rule=rule, ridge=ridge, memory=3)
+    for after in range(4):
+        assert (plain.predict(probes, after) - features.predict(probes, after)).abs().max() < 1e-8
+    for task in (1, 2, 3):
+        assert features.distance(task) == pytest.approx(plain.distance(task), rel=1e-8)
+        assert features.dissimilarity(task) == pytest.approx(plain.dissimilarity(task), rel=1e-7)
+        assert features.rank(task) == plain.rank(task)
+    assert features.distance_from_initialisation() == pytest.approx(
+        plain.distance_from_initialisation(), rel=1e-8
+    )
