@@ -98,7 +98,11 @@ def is_equal(
     else:
         low, high = change.interval(level=0.9)  # two one-sided tests at 5 %
         answer = (
-            "yes" if -margin < low and high < margin else "no" if low > margin or high < -margin else "unclear"
+            "yes"
+            if -margin < low and high < margin
+            else "no"
+            if low > margin or high < -margin
+            else "unclear"
         )
     within = "" if spread is None else f", against a spread of {spread:.2f} in the print"
     return Finding(stream, answer, difference_text(change, spread) + within)

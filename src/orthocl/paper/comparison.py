@@ -53,7 +53,7 @@ class Line:
     def texts(self) -> list[str]:
         """The cells of a row under `HEADINGS`."""
         apart = self.errors_apart
-        mark = " *" if len(self.ours) == 1 and not math.isnan(apart) else ""
+        mark = " †" if len(self.ours) == 1 and not math.isnan(apart) else ""
         return [
             self.stream,
             self.method,
@@ -103,14 +103,16 @@ class Comparison:
         for (stream, what), lines in table.items():
             texts = [lines[method].texts() if method in lines else [""] * 9 for method in methods]
             rows.append([stream, what, *(cell for text in texts for cell in (text[3], text[5], text[7]))])
-        kept = [n for n in range(len(rows[0])) if self.comparable or n < 2 or rows[0][n] != "in SE"]
+        printed = any(line.printed is not None for line in self.lines)
+        dropped = () if printed and self.comparable else ("in SE",) if printed else ("print", "in SE")
+        kept = [n for n in range(len(rows[0])) if n < 2 or rows[0][n] not in dropped]
         return [[row[n] for n in kept] for row in rows]
 
     def notes(self) -> list[str]:
         """What the marks mean, and where the authors' numbers come from."""
         notes = []
-        if self.comparable and any(line.texts()[7].endswith("*") for line in self.lines):
-            notes.append("* one seed of ours: its spread is taken to be the printed one.")
+        if self.comparable and any(line.texts()[7].endswith("†") for line in self.lines):
+            notes.append("† one seed of ours: its spread is taken to be the printed one.")
         sources = dict.fromkeys(line.authors.source for line in self.lines if line.authors is not None)
         notes += [f"Authors' runs: {source}." for source in sources]
         return notes

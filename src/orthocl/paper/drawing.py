@@ -18,7 +18,9 @@ METHODS = ("sgd", "ewc", "si", "mas", "stable-sgd", "a-gem", "ogd", "ogd+")
 """A method has the same colour in all figures."""
 
 
-def panels(count: int, columns: int = 3, width: float = 4.0, height: float = 3.0) -> tuple[Figure, list[Axes]]:
+def panels(
+    count: int, columns: int = 3, width: float = 4.0, height: float = 3.0
+) -> tuple[Figure, list[Axes]]:
     """A figure with panels, independent of any global state of pyplot."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure

@@ -7,7 +7,8 @@ have. The fingerprint of the data is in every record.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from orthocl.lab import Record, RunSettings, Store
 from orthocl.metrics import memorised_variation, over_parameterisation
@@ -55,9 +56,7 @@ class Evidence:
 
     def sample(self, stream: str, method: str, measure: Measure) -> Sample:
         """A number over the seeds of a method on a stream."""
-        return Sample(
-            {record.settings.seed: measure(record) for record in self.records(stream, method)}
-        )
+        return Sample({record.settings.seed: measure(record) for record in self.records(stream, method)})
 
     def only(self, streams: Iterable[str]) -> Evidence:
         """The part on some streams."""
@@ -77,7 +76,7 @@ class RecordIndex:
     def __init__(self, store: Store):
         self._by_settings: dict[tuple[str, int], Record] = {}
         for record in store.records():
-            key = record.settings.without_seed(), record.settings.seed
+            key = settings_key(record.settings)
             known = self._by_settings.get(key)
             if known is None or (record.code, record.id) > (known.code, known.id):
                 self._by_settings[key] = record
@@ -89,7 +88,7 @@ class RecordIndex:
         """The records of these runs."""
         pairs = []
         for run in runs:
-            record = self._by_settings.get((run.without_seed(), run.seed))
+            record = self._by_settings.get(settings_key(run))
             if record is not None:
                 pairs.append((run, record))
         return Evidence(tuple(runs), tuple(pairs))
@@ -97,6 +96,17 @@ class RecordIndex:
     def records(self) -> list[Record]:
         """All records, in the order of their ids."""
         return sorted(self._by_settings.values(), key=lambda record: record.id)
+
+
+def settings_key(run: RunSettings) -> tuple[str, int]:
+    """What makes two runs the same, data aside: their settings, and their seed."""
+    return _without_seed(replace(run, seed=0)), run.seed
+
+
+@lru_cache(maxsize=4096)
+def _without_seed(run: RunSettings) -> str:
+    """Resolving settings takes a millisecond or two, and most runs differ from others in their seed only."""
+    return run.without_seed()
 
 
 # ---- what is measured, in percent and with the signs of the print -------------------------------------------------

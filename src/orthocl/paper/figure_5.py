@@ -53,8 +53,14 @@ def figure_5(evidence: Evidence, comparable: bool = True) -> Page:
         NAME,
         "Figure 5: test accuracy on the first tasks of Rotated MNIST while training",
         published_item(NAME).caption,
-        (Comparison("Mean accuracy in % at all points after the task", tuple(lines), comparable, across=True),),
-        verdicts=tuple(verdict(evidence, stream, other) for stream in evidence.streams for other in ("ogd", "ogd+")),
+        (
+            Comparison(
+                "Mean accuracy in % at all points after the task", tuple(lines), comparable, across=True
+            ),
+        ),
+        verdicts=tuple(
+            verdict(evidence, stream, other) for stream in evidence.streams for other in ("ogd", "ogd+")
+        ),
         draw=partial(draw, evidence) if any(len(line.ours) for line in lines) else None,
     )
 

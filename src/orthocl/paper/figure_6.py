@@ -39,7 +39,11 @@ def figure_6(evidence: Evidence, comparable: bool = True) -> Page:
         "Figure 6: test accuracy on tasks 1 and 7 through the tasks",
         published_item(NAME).caption,
         (Comparison("Accuracy in % after the last task", tuple(lines), comparable, across=True),),
-        verdicts=(conclude("On the MNIST streams OGD+ keeps the first task better than OGD", "section 7.3", findings),),
+        verdicts=(
+            conclude(
+                "On the MNIST streams OGD+ keeps the first task better than OGD", "section 7.3", findings
+            ),
+        ),
         draw=partial(draw, evidence) if any(len(line.ours) for line in lines) else None,
     )
 

@@ -55,7 +55,9 @@ def memorised_by_width(name: str, evidence: Evidence, comparable: bool = True) -
         Line(stream, method, f"{width:g} hidden units", sample)
         for stream in evidence.streams
         for method in shown
-        for width, sample in by_width(evidence, stream, method, memorised(1) if first else memorised_everywhere)
+        for width, sample in by_width(
+            evidence, stream, method, memorised(1) if first else memorised_everywhere
+        )
     ]
     what = "first task" if first else "mean over the tasks that others followed"
     printed = published_item(name)
@@ -106,12 +108,16 @@ def draw_each(evidence: Evidence, methods: tuple[str, ...]) -> Figure:
     """One panel per stream: variation of every task, one line per hidden size."""
     figure, axes = panels(len(evidence.streams))
     for axis, stream in zip(axes, evidence.streams, strict=True):
-        widths = [width for width, sample in by_width(evidence, stream, methods[0], memorised(1)) if len(sample)]
+        widths = [
+            width for width, sample in by_width(evidence, stream, methods[0], memorised(1)) if len(sample)
+        ]
         records = [record for run, record in evidence.pairs if run.stream_label == stream]
         tasks = range(1, min((len(record.result.memorised) for record in records), default=1))
         for colour, width in enumerate(widths):
             samples = [dict(by_width(evidence, stream, methods[0], memorised(task)))[width] for task in tasks]
             band(axis, list(tasks), samples, f"{width:g} hidden units", colour)
-        axis.set(title=f"{stream}, {methods[0]}", xlabel="task", ylabel="variation on its memorised samples, %")
+        axis.set(
+            title=f"{stream}, {methods[0]}", xlabel="task", ylabel="variation on its memorised samples, %"
+        )
     shared_legend(figure, axes)
     return figure

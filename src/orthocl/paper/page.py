@@ -113,7 +113,9 @@ class Page:
             "tables": [
                 {"title": comparison.title, "rows": comparison.to_values()} for comparison in self.comparisons
             ],
-            "words": [{"title": words.title, "rows": [list(row) for row in words.rows]} for words in self.words],
+            "words": [
+                {"title": words.title, "rows": [list(row) for row in words.rows]} for words in self.words
+            ],
             "verdicts": [vars(verdict) for verdict in self.verdicts],
             "notes": list(self.notes),
         }
@@ -137,9 +139,7 @@ class Page:
 def verdict_table(verdicts: Sequence[Verdict]) -> str:
     """Claims, verdicts and numbers as a Markdown table."""
     rows = [("claim", "where", "verdict", "numbers")]
-    rows += [
-        (verdict.claim, verdict.place, f"**{verdict.status}**", verdict.detail) for verdict in verdicts
-    ]
+    rows += [(verdict.claim, verdict.place, f"**{verdict.status}**", verdict.detail) for verdict in verdicts]
     return markdown_table(rows, numbers_from=4)
 
 

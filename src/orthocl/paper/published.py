@@ -88,9 +88,7 @@ def published_item(name: str) -> PublishedItem:
     return published()[name]
 
 
-def find_printed(
-    item: str, stream: str, method: str, metric: str, task: int | None = None
-) -> Printed | None:
+def find_printed(item: str, stream: str, method: str, metric: str, task: int | None = None) -> Printed | None:
     """The printed number of this place, if there is one.
 
     >>> find_printed("table-2", "permuted-mnist", "ogd+", "aac").mean

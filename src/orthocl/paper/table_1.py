@@ -40,9 +40,7 @@ def table_1(evidence: Evidence, comparable: bool = True) -> Page:
 
 def verdicts(evidence: Evidence) -> tuple[Verdict, ...]:
     """The two claims of section 7.2."""
-    spread = {
-        stream: printed_spread(NAME, stream, ("ogd", "ogd+"), "afm") for stream in (*LOW, *HIGH)
-    }
+    spread = {stream: printed_spread(NAME, stream, ("ogd", "ogd+"), "afm") for stream in (*LOW, *HIGH)}
     return (
         conclude(
             "On the least over-parameterised streams OGD+ forgets less than OGD",
@@ -74,9 +72,18 @@ def _lines(evidence: Evidence) -> list[Line]:
 def _size_lines(evidence: Evidence) -> list[Line]:
     lines = []
     for stream in evidence.streams:
-        records = [record for method in evidence.methods(stream) for record in evidence.records(stream, method)]
+        records = [
+            record for method in evidence.methods(stream) for record in evidence.records(stream, method)
+        ]
         ours = Sample({records[0].settings.seed: over_parameters(records[0])}) if records else Sample()
         lines.append(
-            Line(stream, "network", "O", ours, find_printed(NAME, stream, "", "over-parameterisation"), digits=1)
+            Line(
+                stream,
+                "network",
+                "O",
+                ours,
+                find_printed(NAME, stream, "", "over-parameterisation"),
+                digits=1,
+            )
         )
     return lines

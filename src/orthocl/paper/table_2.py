@@ -28,9 +28,7 @@ STABLE_SGD = (
 def table_2(evidence: Evidence, comparable: bool = True) -> Page:
     """Table 2 from the records of its runs."""
     streams = evidence.streams
-    comparisons = tuple(
-        Comparison(stream, tuple(_lines(evidence, stream)), comparable) for stream in streams
-    )
+    comparisons = tuple(Comparison(stream, tuple(_lines(evidence, stream)), comparable) for stream in streams)
     return Page(
         NAME,
         "Table 2: average accuracy of all methods",

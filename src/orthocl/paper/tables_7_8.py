@@ -74,9 +74,7 @@ def verdict(evidence: Evidence, stream: str, other: str) -> Verdict:
 def _tasks(evidence: Evidence, stream: str) -> int:
     """Tasks of the stream: of the records, or of the settings as long as there is none."""
     counts = [
-        len(record.result.accuracies) - 1
-        for method in METHODS
-        for record in evidence.records(stream, method)
+        len(record.result.accuracies) - 1 for method in METHODS for record in evidence.records(stream, method)
     ]
     asked = [run.resolved().stream.tasks or 0 for run in evidence.runs if run.stream_label == stream]
     return min(counts) if counts else max(asked, default=0)
