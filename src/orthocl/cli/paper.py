@@ -197,7 +197,8 @@ def _show(page: Page, table: str, places: Sequence[Path], scale: Scale) -> None:
         console.print(page.rich())
         if scale == "small":
             console.print(
-                "At this scale tasks are fewer and smaller than the paper's: the print is there to look at, not to compare."
+                "At this scale tasks are fewer and smaller than the paper's: the print is there to look at, not to "
+                "compare."
             )
     else:
         print(page.render(_text_format(table)))

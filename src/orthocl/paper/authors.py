@@ -68,7 +68,9 @@ def authors_grid() -> tuple[GridRun, ...]:
     return tuple(
         GridRun(
             row["algo"].lower(),
-            *(float(row[key]) for key in ("aac", "bwt", "fwt")),
+            float(row["aac"]),
+            float(row["bwt"]),
+            float(row["fwt"]),
             -float(row["afm"]),
             float(row["lr"]),
             int(row["batch_size"]),

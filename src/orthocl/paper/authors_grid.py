@@ -28,7 +28,8 @@ NAME = "authors-grid"
 STREAM = "split-cifar100"
 METHODS = ("ewc", "si", "mas")
 CLOSE = 5.0
-"""Points of average accuracy within which one seed of ours and one of theirs count as close: twice the printed spread."""
+"""Points of average accuracy within which one seed of ours and one of theirs count as close: twice the printed "
+"spread."""
 
 
 def ours_at(evidence: Evidence, point: GridRun) -> Sample:
@@ -74,8 +75,8 @@ def grid_page(evidence: Evidence, comparable: bool = True) -> Page:
     return Page(
         NAME,
         "The authors' grid on Split CIFAR-100",
-        "216 runs recorded by the authors (EWC, SI, MAS; 4 learning rates, 3 batch sizes, 6 coefficients; LeNet with 100 "
-        "hidden units, one seed), beside ours with the coefficients converted to the strengths used here.",
+        "216 runs recorded by the authors (EWC, SI, MAS; 4 learning rates, 3 batch sizes, 6 coefficients; LeNet with "
+        "100 hidden units, one seed), beside ours with the coefficients converted to the strengths used here.",
         tuple(comparisons),
         words=(
             WordTable(

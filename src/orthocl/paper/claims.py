@@ -7,6 +7,7 @@ interval to lie within the printed spread of the two methods.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -135,7 +136,7 @@ def rises(where: str, samples: Sequence[tuple[float, Sample]], uniformly: bool) 
     slopes = Sample({seed: _slope(present, seed) for seed in _common_seeds(present)})
     low, high = slopes.interval()
     means = [sample.mean for _, sample in present]
-    steady = all(b > a for a, b in zip(means, means[1:], strict=False))
+    steady = all(b > a for a, b in itertools.pairwise(means))
     path = " → ".join(f"{number_text(mean)} at {x:g}" for (x, _), mean in zip(present, means, strict=True))
     seeds = len(slopes)
     if seeds < 2:

@@ -89,7 +89,7 @@ class Comparison:
             return self._rows_across()
         rows = [list(HEADINGS), *(line.texts() for line in self.lines)]
         if not self.comparable:
-            rows = [row[:6] + ["", ""] + row[8:] for row in rows]
+            rows = [[*row[:6], "", "", *row[8:]] for row in rows]
         used = [number for number in range(len(HEADINGS)) if any(row[number] for row in rows[1:])]
         return [[row[number] for number in used] for row in rows]
 
@@ -152,9 +152,20 @@ def csv_rows(comparisons: Sequence[Comparison]) -> str:
         seeds = " ".join(values["ours"]["values"])
         printed, authors = values["printed"] or {}, values["authors"] or {}
         writer.writerow(
-            [line.stream, line.method, line.what, seeds, values["ours"]["mean"], values["ours"]["spread"]]
-            + [printed.get("mean"), printed.get("spread"), values["difference"], values["standard_errors"]]
-            + [authors.get("value"), authors.get("source")]
+            [
+                line.stream,
+                line.method,
+                line.what,
+                seeds,
+                values["ours"]["mean"],
+                values["ours"]["spread"],
+                printed.get("mean"),
+                printed.get("spread"),
+                values["difference"],
+                values["standard_errors"],
+                authors.get("value"),
+                authors.get("source"),
+            ]
         )
     return out.getvalue()
 

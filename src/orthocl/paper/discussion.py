@@ -26,10 +26,11 @@ def discuss(pages: Sequence[Page], evidence: Evidence) -> list[str]:
         parts += _far_lines(table_2)
     parts += [_rerun(evidence), _scatter(evidence), STABLE_SGD]
     parts.append(
-        "Means are over the seeds named, spreads are standard deviations with n - 1; the paper does not say which of the two "
-        "it prints. Differences are given in standard errors of the difference of two means, with 5 runs behind each printed "
-        "one. Nothing was tuned to come closer to the print: the settings are those of the paper and, where it is silent, of "
-        "the authors' scripts, with the coefficients of EWC, SI and MAS converted between conventions by a tested formula."
+        "Means are over the seeds named, spreads are standard deviations with n - 1; the paper does not say which of "
+        "the two it prints. Differences are given in standard errors of the difference of two means, with 5 runs "
+        "behind each printed one. Nothing was tuned to come closer to the print: the settings are those of the paper "
+        "and, where it is silent, of the authors' scripts, with the coefficients of EWC, SI and MAS converted between "
+        "conventions by a tested formula."
     )
     return [part for part in parts if part]
 
@@ -77,8 +78,8 @@ def _rerun(evidence: Evidence) -> str:
         return f"{start}. So the printed tables are not the last word on the protocol."
     nearer = "re-run" if abs(ours.mean - theirs.value) < abs(ours.mean - printed.mean) else "printed value"
     return (
-        f"{start}; we get {ours.text()} over {len(ours)} seed{'s' if len(ours) > 1 else ''}, nearer to the {nearer}. So the "
-        "printed tables are not the last word on the protocol."
+        f"{start}; we get {ours.text()} over {len(ours)} seed{'s' if len(ours) > 1 else ''}, nearer to the {nearer}. "
+        "So the printed tables are not the last word on the protocol."
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -63,7 +63,7 @@ def band(
 
 def shared_legend(figure: Figure, axes: Sequence[Axes]) -> None:
     """One legend for all panels, below them."""
-    handles: Mapping[str, object] = {
+    handles = {
         text: handle for axis in axes for handle, text in zip(*axis.get_legend_handles_labels(), strict=True)
     }
     figure.legend(

@@ -1,9 +1,9 @@
 """What the theory says about a stream before anything is trained: dissimilarity, complexity, predicted forgetting.
 
-Each stream is learnt in closed form (Theorem 1) on a sample of its data, squared error to one-hot targets, with the ridge
-that the protocol's training time amounts to. One head for all tasks: the kernel of the infinitely wide network with
-PyTorch's initialisation. A head per task: infinitely wide networks with separate heads do not interfere at all, so the
-kernel is that of the real network at its initial weights, every (sample, logit of its own head) a point.
+Each stream is learnt in closed form (Theorem 1) on a sample of its data, squared error to one-hot targets, with the
+ridge that the protocol's training time amounts to. One head for all tasks: the kernel of the infinitely wide network
+with PyTorch's initialisation. A head per task: infinitely wide networks with separate heads do not interfere at all, so
+the kernel is that of the real network at its initial weights, every (sample, logit of its own head) a point.
 """
 
 from __future__ import annotations

@@ -92,9 +92,9 @@ class Reproduction:
                 f"({time_text(whole_time(records))} of computing in all)."
             )
         return (
-            "Bennani, Doan, Sugiyama: *Generalisation Guarantees for Continual Learning with Orthogonal Gradient Descent*. "
-            "This file is made from the records in `results/` by `orthocl paper reproduction`; do not edit it. "
-            f"{state} Any item can be had alone: `orthocl paper table-2`."
+            "Bennani, Doan, Sugiyama: *Generalisation Guarantees for Continual Learning with Orthogonal Gradient "
+            "Descent*. This file is made from the records in `results/` by `orthocl paper reproduction`; do not edit "
+            f"it. {state} Any item can be had alone: `orthocl paper table-2`."
         )
 
     def _verdicts(self) -> str:
@@ -124,8 +124,8 @@ class Reproduction:
             return "No run has been made yet."
         table = cost_table(pairs)
         return (
-            "Times are those of the machine that made the records, with other work beside it; memory is what the method "
-            "keeps and caches beside the network.\n\n" + markdown_table(table.rows, numbers_from=2)
+            "Times are those of the machine that made the records, with other work beside it; memory is what the "
+            "method keeps and caches beside the network.\n\n" + markdown_table(table.rows, numbers_from=2)
         )
 
     def _all_pairs(self) -> list[Pair]:
@@ -157,9 +157,10 @@ class Reproduction:
             return "Everything was run."
         count = sum(len(group.methods) * len(group.seeds) for group in groups)
         searches = (
-            "The appendix's searches (`experiments/search_mnist.toml`, `search_cifar100.toml`, `search_cub200.toml`) and the "
-            "whole of the authors' grid (`experiments/authors_grid.toml`) are not counted here: `orthocl search "
-            'experiments/search_mnist.toml --only stable-sgd`, `orthocl run experiments/authors_grid.toml --only "ewc-32*"`.'
+            "The appendix's searches (`experiments/search_mnist.toml`, `search_cifar100.toml`, `search_cub200.toml`) and "
+            "the whole of the authors' grid (`experiments/authors_grid.toml`) are not counted here: "
+            "`orthocl search experiments/search_mnist.toml --only stable-sgd`, "
+            '`orthocl run experiments/authors_grid.toml --only "ewc-32*"`.'
         )
         table = markdown_table(missing_table(groups).rows, numbers_from=4)
         return f"{counted(count, 'run')} of the tables and figures.\n\n{table}\n\n{searches}"

@@ -25,7 +25,8 @@ def split_mnist(evidence: Evidence, comparable: bool = True) -> Page:
     return Page(
         NAME,
         "Split MNIST: all methods",
-        "Not in the paper. Five tasks of two digits, a head each; average accuracy, backward and forward transfer, -F_T.",
+        "Not in the paper. Five tasks of two digits, a head each; average accuracy, backward and forward transfer, "
+        "-F_T.",
         (Comparison("Percent", tuple(lines), comparable, across=True),),
         verdicts=(conclude("On Split MNIST OGD+ is more accurate than OGD", "not in the paper", findings),),
     )

@@ -17,11 +17,11 @@ from orthocl.paper.table_1 import HIGH, LOW
 NAME = "table-2"
 BASELINES = ("sgd", "ewc", "si", "mas", "stable-sgd")
 STABLE_SGD = (
-    "The printed Stable SGD row comes from another pipeline (the authors' code: momentum 0.8, an optimizer made anew every "
-    "epoch, a floor of 5e-5 under the learning rate, MNIST at 28 x 28 without padding or normalisation, random angles on "
-    "Rotated MNIST, other best settings on Permuted MNIST), so its difference from ours is no measure of either. "
-    "`stable-sgd` here has momentum 0.8 on the pipeline of all other methods, `stable-sgd-plain` none, as the paper's text "
-    "suggests."
+    "The printed Stable SGD row comes from another pipeline (the authors' code: momentum 0.8, an optimizer made anew "
+    "every epoch, a floor of 5e-5 under the learning rate, MNIST at 28 x 28 without padding or normalisation, random "
+    "angles on Rotated MNIST, other best settings on Permuted MNIST), so its difference from ours is no measure of "
+    "either. `stable-sgd` here has momentum 0.8 on the pipeline of all other methods, `stable-sgd-plain` none, as the "
+    "paper's text suggests."
 )
 
 

@@ -1,11 +1,11 @@
 """Table 3: properties of SGD, OGD, OGD+, A-GEM and A-GEM-NT, declared by their classes and measured on a tiny network.
 
-Paper: Table 3 (`tab:disc-comp`), appendix A.1. Its caption names A-GEM-NT, its print has no row for it. It needs no runs:
-every property is measured on three tasks of ten samples, in a second.
+Paper: Table 3 (`tab:disc-comp`), appendix A.1. Its caption names A-GEM-NT, its print has no row for it. It needs no
+runs: every property is measured on three tasks of ten samples, in a second.
 
 Measured, with T the map from a gradient to the gradient that is used instead:
-  span         rank of the space that T removes, while the second task is learnt: 0 none, 1 a direction per sample batch,
-               else one direction per remembered sample.
+  span         rank of the space that T removes, while the second task is learnt: 0 none, 1 a direction per sample
+               batch, else one direction per remembered sample.
   update rate  whether that space turns from one step to the next ("gradient step"), or only between tasks ("task").
   transfer     the share of the gradient r of the old samples that T keeps when a step agrees with them (g = r) and when
                it opposes them (g = -r). Keeping all of the first and nothing of the second is transfer by design.
@@ -131,13 +131,15 @@ def table_3(evidence: Evidence, comparable: bool = True) -> Page:
     """Table 3: printed, declared and measured words, and the measurements."""
     printed = {(cell.method, cell.column): cell.text for cell in published_item(NAME).cells}
     measured = {name: measure(name) for name in ROWS}
-    words = [("algorithm", "property", "print", "declared", "measured")]
+    words: list[tuple[str, ...]] = [("algorithm", "property", "print", "declared", "measured")]
     for name in ROWS:
         for column, said, found in zip(
             COLUMNS, declared(name).words(), measured[name].properties().words(), strict=True
         ):
             words.append((name, column, printed.get((name, column), "no row"), said, found))
-    numbers = [("algorithm", "rank", "turns in a step", "turns in a task", "lost", "agreeing", "opposing")]
+    numbers: list[tuple[str, ...]] = [
+        ("algorithm", "rank", "turns in a step", "turns in a task", "lost", "agreeing", "opposing")
+    ]
     numbers += [(name, *_number_words(found)) for name, found in measured.items()]
     return Page(
         NAME,
@@ -146,8 +148,9 @@ def table_3(evidence: Evidence, comparable: bool = True) -> Page:
         words=(WordTable("Properties", tuple(words)), WordTable("Measurements", tuple(numbers))),
         verdicts=(verdict(words[1:]),),
         notes=(
-            "OGD and OGD+ have the same words in the print. They differ in what becomes of the space at the end of a task: "
-            "OGD only adds to it (lost = 0), OGD+ takes the old directions anew and loses part of what they were.",
+            "OGD and OGD+ have the same words in the print. They differ in what becomes of the space at the end of a "
+            "task: OGD only adds to it (lost = 0), OGD+ takes the old directions anew and loses part of what they "
+            "were.",
         ),
     )
 
@@ -177,7 +180,8 @@ def removed_space(learner: Learner) -> Tensor:
             changed = learner.method.transform(learner, parts)
             columns.append(unit - torch.cat([part.detach().reshape(-1) for part in changed]))
     left, values, _ = torch.linalg.svd(torch.stack(columns, 1), full_matrices=False)
-    return left[:, values > 1e-9 * max(1.0, float(values[0]))]
+    basis: Tensor = left[:, values > 1e-9 * max(1.0, float(values[0]))]
+    return basis
 
 
 def space_distance(left: Tensor, right: Tensor) -> float:

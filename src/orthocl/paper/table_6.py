@@ -39,7 +39,8 @@ def table_6(evidence: Evidence, comparable: bool = True) -> Page:
         published_item(NAME).caption,
         words=(WordTable("Hyperparameters of SGD, OGD and OGD+", tuple(rows)),),
         notes=(
-            "The hidden size of CIFAR-100 is 100 in the authors' scripts: `experiments/split_cifar100_hidden_100.toml`.",
+            "The hidden size of CIFAR-100 is 100 in the authors' scripts: "
+            "`experiments/split_cifar100_hidden_100.toml`.",
         )
         if comparable
         else (),

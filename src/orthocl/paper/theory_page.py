@@ -1,8 +1,8 @@
 """The paper's theory meets the runs: do its numbers rank what real networks forget?
 
 For each stream: task dissimilarity, complexity, predicted forgetting (`predictions.py`) and the measured drift of the
-tangents (monitors in the records of OGD), beside the measured forgetting of every task. A predictor is worth something if
-it ranks tasks better than counting the tasks that come later, which needs no theory.
+tangents (monitors in the records of OGD), beside the measured forgetting of every task. A predictor is worth something
+if it ranks tasks better than counting the tasks that come later, which needs no theory.
 """
 
 from __future__ import annotations
@@ -116,8 +116,9 @@ def theory_page(evidence: Evidence, predictions: Mapping[str, Prediction], compa
     return Page(
         NAME,
         "The paper's theory beside the runs",
-        "Rank correlation (Spearman) of each predictor with the measured forgetting of the tasks of a stream, with a 95 % "
-        "interval from resampling the seeds. `later tasks` is the trivial predictor: the number of tasks still to come.",
+        "Rank correlation (Spearman) of each predictor with the measured forgetting of the tasks of a stream, with a "
+        "95 % interval from resampling the seeds. `later tasks` is the trivial predictor: the number of tasks still to "
+        "come.",
         words=(
             WordTable("Streams", tuple(_overview(evidence, predictions))),
             WordTable("Rank correlations with measured forgetting", tuple(ranks)),
@@ -182,7 +183,7 @@ def draw(evidence: Evidence, predictions: Mapping[str, Prediction]) -> Figure:
 
 
 def _overview(evidence: Evidence, predictions: Mapping[str, Prediction]) -> list[tuple[str, ...]]:
-    rows = [
+    rows: list[tuple[str, ...]] = [
         (
             "stream",
             "method",
