@@ -157,8 +157,8 @@ class Reproduction:
             return "Everything was run."
         count = sum(len(group.methods) * len(group.seeds) for group in groups)
         searches = (
-            "The appendix's searches (`experiments/search_mnist.toml`, `search_cifar100.toml`, `search_cub200.toml`) and "
-            "the whole of the authors' grid (`experiments/authors_grid.toml`) are not counted here: "
+            "The appendix's searches (`experiments/search_mnist.toml`, `search_cifar100.toml`, `search_cub200.toml`) "
+            "and the whole of the authors' grid (`experiments/authors_grid.toml`) are not counted here: "
             "`orthocl search experiments/search_mnist.toml --only stable-sgd`, "
             '`orthocl run experiments/authors_grid.toml --only "ewc-32*"`.'
         )

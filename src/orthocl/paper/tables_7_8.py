@@ -13,6 +13,7 @@ from orthocl.paper.comparison import Comparison, Line
 from orthocl.paper.evidence import Evidence, final_accuracy
 from orthocl.paper.page import Page
 from orthocl.paper.published import find_printed, published_item
+from orthocl.paper.samples import number_text
 
 STREAMS = {"table-7": "permuted-mnist", "table-8": "rotated-mnist"}
 METHODS = ("a-gem", "ogd+", "ogd")
@@ -40,11 +41,30 @@ def final_accuracies(name: str, evidence: Evidence, comparable: bool = True) -> 
         published_item(name).caption,
         (Comparison("Test accuracy in %", tuple(lines), comparable, across=True),),
         verdicts=(verdict(evidence, stream, "ogd+"), verdict(evidence, stream, "ogd")),
+        notes=tuple(contradictions(name)) if comparable else (),
     )
 
 
 table_7 = partial(final_accuracies, "table-7")
 table_8 = partial(final_accuracies, "table-8")
+
+
+def contradictions(name: str) -> list[str]:
+    """Rows of the print whose mean is not the average accuracy that Table 2 prints for the same method."""
+    notes = []
+    for method in METHODS:
+        row = [cell.mean or 0.0 for cell in published_item(name).cells if cell.method == method]
+        average = find_printed("table-2", STREAMS[name], method, "aac")
+        if average is None or average.mean is None:
+            continue
+        mean = sum(row) / len(row)
+        if abs(mean - average.mean) > (average.spread or 0.0):
+            notes.append(
+                f"The print does not agree with itself: its row of {method.upper()} here has a mean of "
+                f"{number_text(mean)}, where Table 2 prints an average accuracy of {average.mean:.2f} "
+                f"± {average.spread:.2f} for the same stream."
+            )
+    return notes
 
 
 def verdict(evidence: Evidence, stream: str, other: str) -> Verdict:
