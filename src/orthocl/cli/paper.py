@@ -102,8 +102,8 @@ def paper(
             needed.possible
         ) == len(evidence.missing)
         evidence = find_evidence(chosen, RecordIndex(shelf), experiment.runs, scale)
-    predictions = _predictions(evidence, shelf, scale, data_root, run) if chosen.make is None else {}
-    _show(make_page(chosen, evidence, scale == "full", predictions), table, places, scale)
+    theory = _predictions(evidence, shelf, scale, data_root, run) if chosen.make is None else {}
+    _show(make_page(chosen, evidence, scale == "full", theory), table, places, scale)
     return 0 if complete else 1
 
 
@@ -123,6 +123,20 @@ def keep(
     Console().print(
         f"{counted(len(kept.new), 'record')} copied to {into}, {len(kept.known)} were there", highlight=False
     )
+
+
+@app.command
+def predictions(
+    *,
+    store: Annotated[Path, Parameter(help="Where they are kept, beside the records.")] = Path("results"),
+    scale: Annotated[Scale, Parameter(help="full or small, as for the items.")] = "full",
+    data_root: DataRootOption = None,
+) -> None:
+    """Compute the theory's numbers of the streams, for `orthocl paper theory`; those that are kept are left alone."""
+    runs = item_runs(get_item("theory"), scale, seeds=[1]).runs
+    shelf = Store(store)
+    found = _predictions(Evidence(runs), shelf, scale, data_root, compute=True)
+    Console().print(f"predictions in {store}: {', '.join(sorted(found)) or 'none'}", highlight=False)
 
 
 @app.command
