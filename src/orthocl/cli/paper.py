@@ -215,7 +215,7 @@ def _show(page: Page, table: str, places: Sequence[Path], scale: Scale) -> None:
                 "compare."
             )
     else:
-        print(page.render(_text_format(table)))
+        print(page.render(_text_format(table)).rstrip("\n"))
     for path in places:
         make_folder(path)
         if path.suffix in TEXT_SUFFIXES:

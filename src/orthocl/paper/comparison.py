@@ -84,13 +84,19 @@ class Comparison:
     across: bool = False
 
     def rows(self) -> list[list[str]]:
-        """Texts of all lines, without the columns that nobody fills."""
+        """Texts of all lines, without columns that are empty, or that name the one stream or quantity there is."""
         if self.across:
             return self._rows_across()
         rows = [list(HEADINGS), *(line.texts() for line in self.lines)]
         if not self.comparable:
             rows = [[*row[:6], "", "", *row[8:]] for row in rows]
         used = [number for number in range(len(HEADINGS)) if any(row[number] for row in rows[1:])]
+        if len(self.lines) > 1:
+            used = [
+                n
+                for n in used
+                if HEADINGS[n] not in ("stream", "what") or len({row[n] for row in rows[1:]}) > 1
+            ]
         return [[row[number] for number in used] for row in rows]
 
     def _rows_across(self) -> list[list[str]]:
@@ -119,12 +125,17 @@ class Comparison:
 
     def to_markdown(self) -> str:
         """A Markdown table with its notes."""
-        table = markdown_table(self.rows(), numbers_from=2 if self.across else 3)
+        table = markdown_table(self.rows(), self.numbers_from)
         return "\n".join([table, *(f"\n{note}" for note in self.notes())])
 
     def to_latex(self) -> str:
         """A LaTeX tabular with booktabs rules."""
         return latex_table(self.rows())
+
+    @property
+    def numbers_from(self) -> int:
+        """The first column of numbers."""
+        return sum(name in ("stream", "method", "what") for name in self.rows()[0])
 
     def to_values(self) -> list[dict[str, Any]]:
         """As JSON values, with the value of every seed."""

@@ -124,7 +124,7 @@ class Page:
         """For the terminal."""
         parts: list[RenderableType] = [Text(self.title, style="bold")]
         for comparison in self.comparisons:
-            parts.append(_rich_table(comparison.title, comparison.rows(), 2 if comparison.across else 3))
+            parts.append(_rich_table(comparison.title, comparison.rows(), comparison.numbers_from))
             parts += [Text(note, style="dim") for note in comparison.notes()]
         parts += [_rich_table(words.title, words.rows, len(words.rows[0])) for words in self.words]
         for verdict in self.verdicts:

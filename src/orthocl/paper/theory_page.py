@@ -13,6 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from orthocl.lab import Record
 from orthocl.lab.reporting.figure import COLOURS, MARKERS
@@ -89,13 +90,12 @@ def rank_correlation(
     1.0
     """
     values = np.asarray(measured, dtype=float)
-    whole = _spearman(predictor, values.mean(0))
-    generator = np.random.default_rng(seed)
-    draws = []
-    for _ in range(DRAWS if len(values) > 1 else 0):
-        chosen = generator.integers(0, len(values), len(values))
-        draws.append(_spearman(predictor, values[chosen].mean(0)))
-    low, high = np.nanquantile(draws, [0.025, 0.975]) if draws else (whole, whole)
+    whole = float(_spearman(predictor, values.mean(0)[None])[0])
+    if len(values) == 1 or np.isnan(whole):
+        return Correlation(whole, whole, whole, len(values))
+    chosen = np.random.default_rng(seed).integers(0, len(values), (DRAWS, len(values)))
+    draws = _spearman(predictor, values[chosen].mean(1))
+    low, high = np.nanquantile(draws, [0.025, 0.975])
     return Correlation(whole, float(low), float(high), len(values))
 
 
@@ -216,11 +216,11 @@ def _overview(evidence: Evidence, predictions: Mapping[str, Prediction]) -> list
     return rows
 
 
-def _spearman(left: Sequence[float], right: Sequence[float]) -> float:
-    """Pearson's correlation of ranks, ties sharing theirs; NaN where one side is constant."""
+def _spearman(left: Sequence[float], rows: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Pearson's correlation of ranks, ties sharing theirs, with every row; NaN where one side is constant."""
     from scipy.stats import rankdata
 
-    ranks = np.asarray([rankdata(left), rankdata(right)], dtype=float)
-    if min(ranks.std(axis=1)) == 0:
-        return float("nan")
-    return float(np.corrcoef(ranks)[0, 1])
+    own, others = np.asarray(rankdata(left), dtype=float), np.asarray(rankdata(rows, axis=1), dtype=float)
+    own, others = own - own.mean(), others - others.mean(1, keepdims=True)
+    sizes = np.sqrt((own**2).sum() * (others**2).sum(1))
+    return np.where(sizes > 0, others @ own, np.nan) / np.where(sizes > 0, sizes, 1.0)
