@@ -2,17 +2,18 @@
 
 import re
 import shlex
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from orthocl.cli.app import make_app
-from orthocl.errors import StoreError
+from orthocl.errors import SettingsError, StoreError
 from orthocl.lab import Store, load_experiment
 from orthocl.paper.evidence import RecordIndex
 from orthocl.paper.items import ITEMS, get_item, item_runs
 from orthocl.paper.keep import keep_records
-from orthocl.paper.reproduction import Reproduction, write_reproduction
+from orthocl.paper.reproduction import MARKS, Reproduction, update_readme, write_reproduction
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "results"
@@ -123,3 +124,32 @@ def test_keep_refuses_another_result_of_the_same_run(filled, tmp_path, record_fo
         keep_records(filled, into)
     with pytest.raises(StoreError, match="nothing to keep"):
         keep_records(Store(tmp_path / "nowhere"), into)
+
+
+def test_the_table_of_the_readme(filled, tmp_path):
+    table = Reproduction(filled).glance()
+    path = tmp_path / "README.md"
+    path.write_text(f"# Us\n\n{MARKS[0]}\nold\n{MARKS[1]}\n\nMore.\n")
+    assert update_readme(path, table)
+    assert path.read_text() == f"# Us\n\n{MARKS[0]}\n{table}\n{MARKS[1]}\n\nMore.\n"
+    assert not update_readme(path, table)
+    path.write_text("no marks")
+    with pytest.raises(SettingsError, match="no place for the results"):
+        update_readme(path, table)
+
+
+def test_the_readme_of_this_repository_is_up_to_date():
+    """Make it again with `orthocl paper reproduction --readme README.md` if this fails."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    if MARKS[0] in text:
+        found = text.partition(MARKS[0])[2].partition(MARKS[1])[0].strip()
+        assert found == Reproduction(Store(RESULTS)).glance()
+    else:
+        assert "REPRODUCTION.md" in text
+
+
+def test_records_of_other_code_do_not_count(tmp_path, record_for):
+    store = Store(tmp_path / "old")
+    run = item_runs(get_item("table-2"), streams=["rotated-mnist"], seeds=[1]).runs[0]
+    store.write_record(replace(record_for(run), code=1))
+    assert len(RecordIndex(store)) == 0

@@ -32,7 +32,7 @@ from orthocl.paper.keep import keep_records
 from orthocl.paper.needs import find_needs
 from orthocl.paper.page import Page, TextFormat
 from orthocl.paper.predictions import FILE, Prediction, predict_stream, read_predictions, write_predictions
-from orthocl.paper.reproduction import write_reproduction
+from orthocl.paper.reproduction import Reproduction, update_readme, write_reproduction
 from orthocl.storage import write_atomically
 
 app = App(name="paper", help="Tables and figures of the paper: run them, ours beside the print.")
@@ -144,14 +144,15 @@ def reproduction(
     *,
     store: Annotated[Path, Parameter(help="Store of kept records.")] = Path("results"),
     out: Annotated[Path, Parameter(help="The Markdown file.")] = Path("REPRODUCTION.md"),
-    figures: Annotated[Path | None, Parameter(help="Folder of the figures.")] = Path(
-        "docs/figures/reproduction"
-    ),
+    figures: Annotated[Path, Parameter(help="Folder of the figures.")] = Path("docs/figures/reproduction"),
+    readme: Annotated[Path | None, Parameter(help="Also put the table of results into this file.")] = None,
 ) -> None:
     """Write every table and figure beside the print, the verdicts and the costs, from kept records."""
     make_folder(out)
     with working("reading the records, drawing"):
         paths = write_reproduction(Store(store), out, figures)
+        if readme is not None:
+            update_readme(readme, Reproduction(Store(store)).glance())
     Console(stderr=True).print(
         f"{out} and {counted(len(paths) - 1, 'figure')}", highlight=False, soft_wrap=True
     )

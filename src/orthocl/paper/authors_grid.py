@@ -15,7 +15,7 @@ from orthocl.lab.reporting.figure import COLOURS
 from orthocl.paper.authors import AuthorsValue, GridRun, authors_grid, authors_value
 from orthocl.paper.claims import Answer, Finding, Verdict, conclude
 from orthocl.paper.comparison import Comparison, Line
-from orthocl.paper.drawing import panels, shared_legend
+from orthocl.paper.drawing import describe, panels, shared_legend
 from orthocl.paper.evidence import Evidence, aac
 from orthocl.paper.page import Page, WordTable
 from orthocl.paper.published import find_printed
@@ -182,11 +182,7 @@ def draw(evidence: Evidence) -> Figure:
                     markersize=9,
                     label=f"ours, lr {rate:g}",
                 )
-        axis.set(
-            title=f"{method}, batch 32",
-            xscale="log",
-            xlabel="authors' coefficient",
-            ylabel="average accuracy, %",
-        )
+        axis.set_xscale("log")
+        describe(axis, f"{method}, batch 32", "authors' coefficient", "average accuracy, %")
     shared_legend(figure, axes)
     return figure

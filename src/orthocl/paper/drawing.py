@@ -34,8 +34,6 @@ def panels(
         axis.grid(True, color="#8884", linewidth=0.6)
         axis.spines[["top", "right"]].set_visible(False)
         axis.tick_params(labelsize=8, colors=INK)
-        for text in (axis.xaxis.label, axis.yaxis.label, axis.title):
-            text.set(color=INK, fontsize=9)
     return figure, axes
 
 
@@ -59,6 +57,13 @@ def band(
     )
     if spreads.any():
         axis.fill_between(xs, means - spreads, means + spreads, color=paint, alpha=0.12, linewidth=0)
+
+
+def describe(axis: Axes, title: str, across: str, up: str) -> None:
+    """Title of a panel and names of its axes."""
+    axis.set_title(title, fontsize=9, color=INK)
+    axis.set_xlabel(across, fontsize=8, color=INK)
+    axis.set_ylabel(up, fontsize=8, color=INK)
 
 
 def shared_legend(figure: Figure, axes: Sequence[Axes]) -> None:

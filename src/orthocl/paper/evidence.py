@@ -7,7 +7,7 @@ have. The fingerprint of the data is in every record.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 
 from orthocl.lab import Record, RunSettings, Store
@@ -70,16 +70,18 @@ class Evidence:
         return Evidence(self.runs + other.runs, self.pairs + other.pairs)
 
 
+CODE = next(item.default for item in fields(Record) if item.name == "code")
+"""Version of the code whose records count: others give other results for the same settings."""
+
+
 class RecordIndex:
     """The records of a store, by settings and seed."""
 
     def __init__(self, store: Store):
         self._by_settings: dict[tuple[str, int], Record] = {}
         for record in store.records():
-            key = settings_key(record.settings)
-            known = self._by_settings.get(key)
-            if known is None or (record.code, record.id) > (known.code, known.id):
-                self._by_settings[key] = record
+            if record.code == CODE:
+                self._by_settings[settings_key(record.settings)] = record
 
     def __len__(self) -> int:
         return len(self._by_settings)

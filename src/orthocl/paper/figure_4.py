@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from orthocl.paper.claims import conclude, rises
 from orthocl.paper.comparison import Comparison, Line
-from orthocl.paper.drawing import band, method_colour, panels, shared_legend
+from orthocl.paper.drawing import band, describe, method_colour, panels, shared_legend
 from orthocl.paper.evidence import Evidence, Measure, memorised
 from orthocl.paper.page import Page
 from orthocl.paper.published import published_item
@@ -66,6 +66,6 @@ def draw(evidence: Evidence) -> Figure:
             points = [point for point in by_memory(evidence, stream, method, memorised(1)) if len(point[1])]
             if points:
                 band(axis, [x for x, _ in points], [s for _, s in points], method, method_colour(method))
-        axis.set(title=stream, xlabel="memory per task", ylabel="variation on memorised samples of task 1, %")
+        describe(axis, stream, "memory per task", "variation on memorised samples of task 1, %")
     shared_legend(figure, axes)
     return figure

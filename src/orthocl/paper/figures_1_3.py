@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from orthocl.lab import RunSettings
 from orthocl.paper.claims import Finding, Verdict, conclude, rises
 from orthocl.paper.comparison import Comparison, Line
-from orthocl.paper.drawing import band, method_colour, panels, shared_legend
+from orthocl.paper.drawing import band, describe, method_colour, panels, shared_legend
 from orthocl.paper.evidence import Evidence, Measure, memorised, memorised_everywhere
 from orthocl.paper.page import Page
 from orthocl.paper.published import published_item
@@ -99,7 +99,7 @@ def draw_first(evidence: Evidence, methods: tuple[str, ...]) -> Figure:
             points = [point for point in by_width(evidence, stream, method, memorised(1)) if len(point[1])]
             if points:
                 band(axis, [x for x, _ in points], [s for _, s in points], method, method_colour(method))
-        axis.set(title=stream, xlabel="hidden units", ylabel="variation on memorised samples of task 1, %")
+        describe(axis, stream, "hidden units", "variation on memorised samples of task 1, %")
     shared_legend(figure, axes)
     return figure
 
@@ -116,8 +116,6 @@ def draw_each(evidence: Evidence, methods: tuple[str, ...]) -> Figure:
         for colour, width in enumerate(widths):
             samples = [dict(by_width(evidence, stream, methods[0], memorised(task)))[width] for task in tasks]
             band(axis, list(tasks), samples, f"{width:g} hidden units", colour)
-        axis.set(
-            title=f"{stream}, {methods[0]}", xlabel="task", ylabel="variation on its memorised samples, %"
-        )
+        describe(axis, f"{stream}, {methods[0]}", "task", "variation on its memorised samples, %")
     shared_legend(figure, axes)
     return figure

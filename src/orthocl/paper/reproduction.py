@@ -9,6 +9,7 @@ import os
 from collections import Counter
 from pathlib import Path
 
+from orthocl.errors import SettingsError
 from orthocl.formatting import counted, time_text
 from orthocl.lab import Store
 from orthocl.lab.reporting.figure import save_figure
@@ -24,6 +25,8 @@ from orthocl.paper.published import find_printed
 from orthocl.paper.samples import number_text
 from orthocl.storage import write_atomically
 
+MARKS = ("<!-- results of orthocl paper reproduction -->", "<!-- end of results -->")
+"""Around the table of results in the README."""
 TITLE = "# The paper's experiments, run again"
 
 
@@ -176,6 +179,25 @@ def write_reproduction(store: Store, out: Path, figures: Path | None = None) -> 
     out.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(out, made.text().encode())
     return [out, *(made.draw(folder) if figures is not None else [])]
+
+
+def update_readme(path: Path, table: str) -> bool:
+    """Put the table of results between its marks in a Markdown file; whether that changed it.
+
+    Raises:
+        SettingsError: when the marks are not there.
+    """
+    text = path.read_text(encoding="utf-8")
+    before, start, rest = text.partition(MARKS[0])
+    _, end, after = rest.partition(MARKS[1])
+    if not start or not end:
+        raise SettingsError(
+            f"{path} has no place for the results: put {MARKS[0]} and {MARKS[1]} on lines of their own"
+        )
+    new = f"{before}{start}\n{table}\n{end}{after}"
+    if new != text:
+        write_atomically(path, new.encode())
+    return new != text
 
 
 def _relative(folder: Path, start: Path) -> str:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from orthocl.lab import Record
 from orthocl.lab.reporting.figure import COLOURS, MARKERS
 from orthocl.paper.claims import Answer, Finding, Verdict, conclude
-from orthocl.paper.drawing import panels, shared_legend
+from orthocl.paper.drawing import describe, panels, shared_legend
 from orthocl.paper.evidence import Evidence
 from orthocl.paper.page import Page, WordTable
 from orthocl.paper.predictions import Prediction
@@ -175,9 +175,7 @@ def draw(evidence: Evidence, predictions: Mapping[str, Prediction]) -> Figure:
                 axis.plot(
                     predicted, measured, MARKERS[number], color=COLOURS[number], markersize=5, label=method
                 )
-        axis.set(
-            title=stream, xlabel="predicted growth of the squared error", ylabel="measured forgetting, %"
-        )
+        describe(axis, stream, "predicted growth of the squared error", "measured forgetting, %")
     shared_legend(figure, axes)
     return figure
 
