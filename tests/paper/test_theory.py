@@ -13,8 +13,10 @@ from orthocl.paper.evidence import Evidence
 from orthocl.paper.predictions import (
     AllHeads,
     Prediction,
+    fitting,
     predict_stream,
     read_predictions,
+    settings_hash,
     write_predictions,
 )
 from orthocl.paper.theory_page import TRIVIAL, measured_forgetting, predictors, tangent_drift, theory_page
@@ -88,6 +90,16 @@ def test_files_of_predictions(tmp_path, shared):
     path.write_text(json.dumps({"streams": [{"stream": "x"}]}))
     with pytest.raises(StoreError, match="remove it and make it again"):
         read_predictions(path)
+
+
+def test_predictions_fit_the_settings_they_were_made_for(shared):
+    runs = tiny_runs("rotated-mnist-mini")
+    assert fitting({"tiny": shared}, runs) == {"tiny": shared}
+    other = make_experiment(
+        {"streams": {"tiny": {"stream": "rotated-mnist-mini", "tasks": 4}}, "methods": ["sgd"], "seeds": [1]}
+    ).runs
+    assert fitting({"tiny": shared}, other) == {}
+    assert settings_hash(runs[0]) == settings_hash(runs[1])  # another seed, the same prediction
 
 
 def test_what_is_measured(record_for):

@@ -31,7 +31,15 @@ from orthocl.paper.items import ITEMS, Item, Scale, find_evidence, get_item, ite
 from orthocl.paper.keep import keep_records
 from orthocl.paper.needs import find_needs
 from orthocl.paper.page import Page, TextFormat
-from orthocl.paper.predictions import FILE, Prediction, predict_stream, read_predictions, write_predictions
+from orthocl.paper.predictions import (
+    FILE,
+    Prediction,
+    fitting,
+    plain_runs,
+    predict_stream,
+    read_predictions,
+    write_predictions,
+)
 from orthocl.paper.reproduction import Reproduction, update_readme, write_reproduction
 from orthocl.storage import write_atomically
 
@@ -192,18 +200,18 @@ def _predictions(
     """The theory's numbers of the streams: those kept in the store, the others computed and kept."""
     path = store.directory / (FILE if scale == "full" else f"small-{FILE}")
     known = read_predictions(path)
-    plain = {run.stream_label: run for run in reversed(evidence.runs) if run.method_label == "sgd"}
-    for label, run in plain.items() if compute else ():
-        if label not in known:
+    found = fitting(known, evidence.runs)
+    for label, run in plain_runs(evidence.runs).items() if compute else ():
+        if label not in found:
             try:
                 with working(f"computing the closed form of {label}"):
-                    known[label] = predict_stream(run, data_root)
+                    known[label] = found[label] = predict_stream(run, data_root)
             except DataError as error:
                 message = f"[yellow]no predictions for {label}:[/] {escape(str(error))}"
                 Console(stderr=True).print(message, highlight=False, soft_wrap=True)
                 continue
             write_predictions(path, known)
-    return known
+    return found
 
 
 def _show(page: Page, table: str, places: Sequence[Path], scale: Scale) -> None:

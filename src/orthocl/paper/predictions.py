@@ -8,6 +8,7 @@ the kernel is that of the real network at its initial weights, every (sample, lo
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -47,7 +48,8 @@ class Prediction:
 
     Args:
         stream: label of the stream.
-        fingerprint: of its data.
+        settings: hash of the stream's, network's and training settings that it is for.
+        fingerprint: of the stream's data.
         kernel: what the kernel is of.
         samples: training samples per task.
         test_samples: test samples per task, on which forgetting is predicted.
@@ -59,6 +61,7 @@ class Prediction:
     """
 
     stream: str
+    settings: str
     fingerprint: str
     kernel: str
     samples: int
@@ -67,6 +70,25 @@ class Prediction:
     dissimilarity: Mapping[str, Sequence[float]]
     complexity: Mapping[str, Sequence[float]]
     forgetting: Mapping[str, Sequence[float]]
+
+
+def settings_hash(run: RunSettings) -> str:
+    """What the prediction for a run depends on, besides the data and the seed of the weights."""
+    resolved = run.resolved()
+    train = [resolved.train.epochs, resolved.train.batch_size, resolved.train.learning_rate]
+    values = [asdict(resolved.stream), asdict(resolved.net), train]
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def fitting(predictions: Mapping[str, Prediction], runs: Sequence[RunSettings]) -> dict[str, Prediction]:
+    """The predictions that are for the streams of these runs with just these settings."""
+    wanted = {(run.stream_label, settings_hash(run)) for run in plain_runs(runs).values()}
+    return {name: found for name, found in predictions.items() if (name, found.settings) in wanted}
+
+
+def plain_runs(runs: Sequence[RunSettings]) -> dict[str, RunSettings]:
+    """For each stream the first run of plain SGD."""
+    return {run.stream_label: run for run in reversed(runs) if run.method_label == "sgd"}
 
 
 class AllHeads(nn.Module):
@@ -116,6 +138,7 @@ def predict_stream(
     )
     return Prediction(
         run.stream_label or asked.name,
+        settings_hash(run),
         stream.fingerprint,
         solved[0],
         count,

@@ -20,7 +20,7 @@ from orthocl.paper.evidence import Evidence, Pair, RecordIndex, aac, settings_ke
 from orthocl.paper.items import ITEMS, Item, experiment_folder, find_evidence, item_runs, load_runs, make_page
 from orthocl.paper.missing import MissingRuns, group_missing, missing_table
 from orthocl.paper.page import Page, verdict_table
-from orthocl.paper.predictions import FILE, read_predictions
+from orthocl.paper.predictions import FILE, fitting, read_predictions
 from orthocl.paper.published import find_printed
 from orthocl.paper.samples import number_text
 from orthocl.storage import write_atomically
@@ -47,7 +47,9 @@ class Reproduction:
         for item in ITEMS.values():
             runs = item_runs(item).runs if item.experiments else ()
             self.evidence[item.name] = find_evidence(item, self.index, runs)
-            self.pages[item.name] = make_page(item, self.evidence[item.name], True, predictions)
+            self.pages[item.name] = make_page(
+                item, self.evidence[item.name], True, fitting(predictions, runs)
+            )
 
     def text(self) -> str:
         """The whole file."""
