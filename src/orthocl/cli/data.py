@@ -60,21 +60,54 @@ def show_status(*, data_root: DataRoot = None) -> None:
 
 
 @app.command(name="fetch")
-def fetch_data(name: str, /, *, data_root: DataRoot = None) -> None:
+def fetch_data(
+    name: str | None = None,
+    /,
+    *,
+    experiment: Annotated[
+        Path | None, cyclopts.Parameter(name="--for", help="Fetch what this experiment file needs instead.")
+    ] = None,
+    data_root: DataRoot = None,
+) -> None:
     """Fetch a data set, or find that it is there: mirrors in order, checksums verified, downloads resumed.
 
     Args:
         name: mnist, fashion-mnist, cifar10, cifar100, cub200, or alexnet (the weights that cub200 needs).
+        experiment: an experiment file, whose data sets are fetched one after the other.
         data_root: where it is looked for and put.
     """
+    if (name is None) == (experiment is None):
+        raise SettingsError("give the name of a data set, or --for and an experiment file")
     console = Console()
-    start = time.monotonic()
-    with _progress(console) as report:
-        folder = fetch(name, data_root, report)
-    seconds = time.monotonic() - start
-    console.print(
-        f"{name}: complete and verified in {folder} ({seconds:.1f} s)", highlight=False, soft_wrap=True
-    )
+    for each in [name] if name is not None else _needed(experiment, data_root, console):
+        start = time.monotonic()
+        with _progress(console) as report:
+            folder = fetch(each, data_root, report)
+        seconds = time.monotonic() - start
+        console.print(
+            f"{each}: complete and verified in {folder} ({seconds:.1f} s)", highlight=False, soft_wrap=True
+        )
+
+
+def _needed(experiment: Path | None, data_root: Path | None, console: Console) -> list[str]:
+    """The data sets that an experiment lacks, by the names that `fetch` knows."""
+    from orthocl.lab import load_experiment  # only here: it takes a while
+    from orthocl.paper.needs import needed_data
+
+    needs = needed_data(load_experiment(experiment or "").runs, data_root)
+    names: list[str] = []
+    for need in needs:
+        if need.present:
+            console.print(need.text(), highlight=False, soft_wrap=True)
+        elif need.name == "cub200":
+            names += ["cub200", "alexnet"]
+            console.print(
+                "cub200: when its images and the weights are there, `orthocl data prepare cub200` makes the features",
+                highlight=False,
+            )
+        else:
+            names.append(need.name)
+    return names
 
 
 @app.command

@@ -1,0 +1,92 @@
+"""Lines with bands, in the style of the laboratory's figures."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from orthocl.lab.reporting.figure import COLOURS, INK, MARKERS
+from orthocl.paper.samples import Sample
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+METHODS = ("sgd", "ewc", "si", "mas", "stable-sgd", "a-gem", "ogd", "ogd+")
+"""A method has the same colour in all figures."""
+
+
+def panels(
+    count: int, columns: int = 3, width: float = 4.0, height: float = 3.0
+) -> tuple[Figure, list[Axes]]:
+    """A figure with panels, independent of any global state of pyplot."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    columns = max(1, min(columns, count))
+    rows = -(-count // columns)
+    figure = Figure(figsize=(width * columns, height * rows), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = [figure.add_subplot(rows, columns, number + 1) for number in range(count)]
+    for axis in axes:
+        axis.grid(True, color="#8884", linewidth=0.6)
+        axis.spines[["top", "right"]].set_visible(False)
+        axis.tick_params(labelsize=8, colors=INK)
+    return figure, axes
+
+
+def band(
+    axis: Axes, xs: Sequence[float], samples: Sequence[Sample], label: str, colour: int, dashed: bool = False
+) -> None:
+    """A line of means over seeds with a band of one standard deviation (n - 1)."""
+    means = np.array([sample.mean for sample in samples])
+    spreads = np.nan_to_num([sample.spread for sample in samples])
+    paint, marker = COLOURS[colour % len(COLOURS)], MARKERS[colour % len(MARKERS)]
+    many = len(xs) > 40
+    axis.plot(
+        xs,
+        means,
+        "--" if dashed else "-",
+        color=paint,
+        marker="" if many else marker,
+        markersize=3.5,
+        linewidth=1.0 if many else 1.4,
+        label=label,
+    )
+    if spreads.any():
+        axis.fill_between(xs, means - spreads, means + spreads, color=paint, alpha=0.12, linewidth=0)
+
+
+def describe(axis: Axes, title: str, across: str, up: str) -> None:
+    """Title of a panel and names of its axes."""
+    axis.set_title(title, fontsize=9, color=INK)
+    axis.set_xlabel(across, fontsize=8, color=INK)
+    axis.set_ylabel(up, fontsize=8, color=INK)
+
+
+def shared_legend(figure: Figure, axes: Sequence[Axes]) -> None:
+    """One legend for all panels, below them."""
+    handles = {
+        text: handle for axis in axes for handle, text in zip(*axis.get_legend_handles_labels(), strict=True)
+    }
+    figure.legend(
+        list(handles.values()),
+        list(handles),
+        loc="outside lower center",
+        ncols=min(7, max(1, len(handles))),
+        frameon=False,
+        fontsize=8,
+        labelcolor=INK,
+    )
+
+
+def method_colour(method: str) -> int:
+    """The colour number of a method.
+
+    >>> method_colour("sgd"), method_colour("ogd+ hidden=100x100")
+    (0, 7)
+    """
+    name = method.split(" ")[0]
+    return METHODS.index(name) if name in METHODS else len(METHODS)

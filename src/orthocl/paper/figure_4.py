@@ -1,0 +1,71 @@
+"""Figure 4: variation of the training accuracy on the memorised samples of the first task as the memory grows.
+
+Paper: Figure 4 (`fig:app-mem-size-perm`), appendix. The runs are those of `experiments/figure_4.toml`.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from orthocl.paper.claims import conclude, rises
+from orthocl.paper.comparison import Comparison, Line
+from orthocl.paper.drawing import band, describe, method_colour, panels, shared_legend
+from orthocl.paper.evidence import Evidence, Measure, memorised
+from orthocl.paper.page import Page
+from orthocl.paper.published import published_item
+from orthocl.paper.samples import Sample
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+NAME = "figure-4"
+METHODS = ("ogd", "ogd+")
+
+
+def by_memory(evidence: Evidence, stream: str, method: str, measure: Measure) -> list[tuple[float, Sample]]:
+    """A number over seeds for every memory that was asked for."""
+    labels = {
+        run.method_label: float(run.method.settings["memory_per_task"])
+        for run in evidence.runs
+        if run.stream_label == stream and run.method_label.split(" ")[0] == method
+    }
+    found = [(size, evidence.sample(stream, label, measure)) for label, size in labels.items()]
+    return sorted(found, key=lambda pair: pair[0])
+
+
+def figure_4(evidence: Evidence, comparable: bool = True) -> Page:
+    """Figure 4 from the records of its runs."""
+    lines = [
+        Line(stream, method, f"{size:g} samples per task", sample)
+        for stream in evidence.streams
+        for method in METHODS
+        for size, sample in by_memory(evidence, stream, method, memorised(1))
+    ]
+    findings = [
+        rises(f"{stream} {method}", by_memory(evidence, stream, method, memorised(1)), uniformly=True)
+        for stream in evidence.streams
+        for method in METHODS
+    ]
+    claim = "What is forgotten of the memorised samples shrinks uniformly as the memory grows"
+    return Page(
+        NAME,
+        "Figure 4: memorised samples of the first task against the memory",
+        published_item(NAME).caption,
+        (Comparison("Variation in %", tuple(lines), comparable),),
+        verdicts=(conclude(claim, "appendix", findings),),
+        draw=partial(draw, evidence) if any(len(line.ours) for line in lines) else None,
+    )
+
+
+def draw(evidence: Evidence) -> Figure:
+    """One panel per stream: variation against the memory."""
+    figure, axes = panels(len(evidence.streams))
+    for axis, stream in zip(axes, evidence.streams, strict=True):
+        for method in METHODS:
+            points = [point for point in by_memory(evidence, stream, method, memorised(1)) if len(point[1])]
+            if points:
+                band(axis, [x for x, _ in points], [s for _, s in points], method, method_colour(method))
+        describe(axis, stream, "memory per task", "variation on memorised samples of task 1, %")
+    shared_legend(figure, axes)
+    return figure
