@@ -18,7 +18,6 @@ from orthocl.cli.options import (
     SetOption,
     StoreOption,
     cores,
-    fork_ahead,
     make_folder,
     working,
 )
@@ -182,7 +181,6 @@ def _make(
     """Make these runs; False if one failed."""
     if not runs:
         return True
-    fork_ahead("local", jobs)
     options = RunOptions(keep_weights=False, data_root=None if data_root is None else str(data_root))
     results = run_experiment(Experiment(experiment.name, tuple(runs)), store, jobs=jobs, options=options)
     if any(outcome.status == "interrupted" for outcome in results.outcomes):

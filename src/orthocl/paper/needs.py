@@ -75,7 +75,7 @@ class Needs:
 
 def needed_data(runs: Sequence[RunSettings], data_root: str | Path | None = None) -> tuple[DataNeed, ...]:
     """The data sets of these runs, each once."""
-    names = list(dict.fromkeys(STREAMS[run.stream.name].data for run in runs))
+    names = list(dict.fromkeys(data for run in runs if (data := STREAMS[run.stream.name].data)))
     if not set(names) - {"mnist-mini"}:
         return tuple(DataNeed(name, True, 0, "comes with the package") for name in names)
     rows = {row.name: row for row in status(data_root)}
@@ -104,7 +104,7 @@ def find_needs(
         timed: also say how long it takes, which may need a few steps of training.
     """
     data = needed_data(evidence.runs, data_root) if evidence.runs else ()
-    there = {need.name for need in data if need.present}
+    there = {"", *(need.name for need in data if need.present)}
     possible = tuple(run for run in evidence.missing if STREAMS[run.stream.name].data in there)
     seconds = None
     if timed and possible:

@@ -41,6 +41,7 @@ class StreamMaker:
         options: further settings of `build`, with their defaults.
         types: their declared types.
         takes: which of `COMMON` the function takes.
+        data: name of the data set that the stream is made of; empty where the stream brings its own data.
         named: whether the stream is called by its spec, whatever name its function gives it.
     """
 
@@ -50,6 +51,7 @@ class StreamMaker:
     options: Mapping[str, object] = field(default_factory=dict)
     types: Mapping[str, Any] = field(default_factory=dict)
     takes: Collection[str] = COMMON
+    data: str = ""
     named: bool = False
 
     def check(self, spec: str, options: Mapping[str, Any], common: Mapping[str, Any]) -> None:
@@ -67,7 +69,7 @@ def _on(data: str, summary: str, build: Callable[..., Stream], tasks: int, **opt
     """A stream of a data set, with other defaults of some options."""
     known = {**defaults(build, besides=COMMON), **options}
     make = partial(_build_on, build, data)
-    return StreamMaker(summary, make, tasks, known, argument_types(build), named=True)
+    return StreamMaker(summary, make, tasks, known, argument_types(build), data=data, named=True)
 
 
 def _build_on(build: Callable[..., Stream], data: str, *, data_root: Any, **settings: Any) -> Stream:
