@@ -16,7 +16,7 @@ from orthocl.errors import DataError, SettingsError
 from orthocl.lab.executors import OnEvent
 from orthocl.lab.experiment.experiment import Experiment
 from orthocl.lab.experiment.settings import MethodSettings, NetSettings, RunSettings, StreamSettings
-from orthocl.lab.experiment.specs import data_of_path, label_of
+from orthocl.lab.experiment.specs import label_of
 from orthocl.lab.laboratory import Results, run_experiment
 from orthocl.lab.reporting.figure import make_figure, save_figure
 from orthocl.lab.reporting.identical import identical_seeds
@@ -27,6 +27,7 @@ from orthocl.lab.store.record import Record
 from orthocl.methods import METHODS, Method
 from orthocl.nets import NETS
 from orthocl.streams import STREAMS, Stream
+from orthocl.streams.registry import data_of_path
 from orthocl.training import TrainSettings
 
 AnyMethod = str | Method | type[Method] | MethodSettings

@@ -22,6 +22,7 @@ SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", 
 def from_image_folder(
     folder: str | Path,
     *,
+    tasks: int | None = None,
     classes_per_task: int = 2,
     size: int = 32,
     grey: bool = False,
@@ -39,6 +40,7 @@ def from_image_folder(
 
     Args:
         folder: where they are; class names are the names of its subfolders, in alphabetical order.
+        tasks: number of tasks; as many as the classes allow by default.
         classes_per_task: classes in each task, which has its own head.
         size: side of the square that the network sees.
         grey: one channel instead of red, green, blue.
@@ -66,6 +68,7 @@ def from_image_folder(
     data = ImageData(root.resolve().name, *parts["train"], *parts["test"], classes, mean, std)
     return split(
         data,
+        tasks=tasks,
         classes_per_task=classes_per_task,
         shuffle_classes=shuffle_classes,
         seed=seed,

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from inspect import Parameter, signature
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 from orthocl.checking import argument_types, check_names, check_value, defaults
@@ -144,6 +144,27 @@ STREAMS: Registry[StreamMaker] = Registry(
 )
 
 
+def is_data(path: Path) -> bool:
+    """Whether a path is that of a folder or of an .npz file."""
+    try:
+        return path.is_dir() or (path.suffix == ".npz" and path.is_file())
+    except OSError:  # a name that no file can have
+        return False
+
+
+def data_of_path(spec: str) -> dict[str, Any]:
+    """The options of a stream that is given as a folder or an .npz file; nothing for any other.
+
+    >>> data_of_path("tasks.npz"), data_of_path("rotated-mnist")
+    ({'arrays': 'tasks.npz'}, {})
+    """
+    if spec in STREAMS or ":" in PurePath(spec).name:
+        return {}
+    if spec.endswith(".npz"):
+        return {"arrays": spec}
+    return {"folder": spec} if is_data(Path(spec)) else {}
+
+
 def make(
     spec: str,
     *,
@@ -157,7 +178,7 @@ def make(
     """The stream of this name, module or file.
 
     Args:
-        spec: one of `STREAMS`, "package.module:function" or "file.py:function".
+        spec: one of `STREAMS`, "package.module:function", "file.py:function", a folder of images or an .npz file.
         tasks: number of tasks; the protocol's by default.
         seed: seed of the data, apart from the seed of a run.
         data_root: folder of the data sets; by default $ORTHOCL_DATA, else the user's cache folder.
@@ -174,6 +195,9 @@ def make(
     >>> len(make("rotated-mnist-mini", tasks=4, train_size=100, options={"step": 10}))
     4
     """
+    data = data_of_path(spec)
+    if data:
+        (spec,), options = data, {**(options or {}), **data}
     maker = STREAMS[spec]
     common: dict[str, Any] = {"tasks": tasks, "train_size": train_size, "test_size": test_size}
     maker.check(spec, options or {}, common)

@@ -46,9 +46,10 @@ from orthocl.errors import OrthoclError, SettingsError, unknown_name
 from orthocl.lab.experiment.file import TomlTable, merge, read_file
 from orthocl.lab.experiment.grid import flat, grid_points, nested, parse_overrides, point_label
 from orthocl.lab.experiment.settings import PATHS, RunSettings, StreamSettings, method_fields
-from orthocl.lab.experiment.specs import data_of_path, label_of
+from orthocl.lab.experiment.specs import label_of
 from orthocl.methods import METHODS
 from orthocl.streams import STREAMS
+from orthocl.streams.registry import data_of_path
 
 TOP = (
     *("name", "description", "include", "seeds", "streams", "methods", "only"),

@@ -7,7 +7,7 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from orthocl.lab.experiment.settings import PATHS
-from orthocl.streams import STREAMS
+from orthocl.streams.registry import STREAMS, is_data
 
 TomlTable = dict[str, Any]
 PLACES = ("streams", "stream", *PATHS)
@@ -30,29 +30,9 @@ def anchored(value: Any, folder: Path, key: str = "") -> Any:
         location, colon, name = value, "", ""
     if location.endswith(".py") and (folder / location).is_file():
         return f"{(folder / location).resolve()}{colon}{name}"
-    if key in PLACES and value not in STREAMS and _is_data(folder / value):
+    if key in PLACES and value not in STREAMS and is_data(folder / value):
         return str((folder / value).resolve())
     return value
-
-
-def _is_data(path: Path) -> bool:
-    try:
-        return path.is_dir() or (path.suffix == ".npz" and path.is_file())
-    except OSError:  # a name that no file can have
-        return False
-
-
-def data_of_path(spec: str) -> TomlTable:
-    """The options of a stream that is given as a folder or an .npz file; nothing for any other.
-
-    >>> data_of_path("tasks.npz"), data_of_path("rotated-mnist")
-    ({'arrays': 'tasks.npz'}, {})
-    """
-    if spec in STREAMS or ":" in PurePath(spec).name:
-        return {}
-    if spec.endswith(".npz"):
-        return {"arrays": spec}
-    return {"folder": spec} if _is_data(Path(spec)) else {}
 
 
 def label_of(spec: str) -> str:
