@@ -41,6 +41,9 @@ def band(
     axis: Axes, xs: Sequence[float], samples: Sequence[Sample], label: str, colour: int, dashed: bool = False
 ) -> None:
     """A line of means over seeds with a band of one standard deviation (n - 1)."""
+    from matplotlib.ticker import MaxNLocator
+
+    axis.xaxis.set_major_locator(MaxNLocator(nbins=8, integer=True))  # tasks, steps, units: all are counted
     means = np.array([sample.mean for sample in samples])
     spreads = np.nan_to_num([sample.spread for sample in samples])
     paint, marker = COLOURS[colour % len(COLOURS)], MARKERS[colour % len(MARKERS)]

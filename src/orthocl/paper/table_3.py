@@ -14,6 +14,7 @@ Measured, with T the map from a gradient to the gradient that is used instead:
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -95,8 +96,9 @@ def declared(name: str) -> Properties:
     return Properties("Sample", "Gradient step", "Yes" if getattr(kind, "transfer", False) else "No")
 
 
+@cache
 def measure(name: str) -> Measured:
-    """Measure a method on a tiny network in float64."""
+    """Measure a method on a tiny network in float64; always the same, so once is enough."""
     stream = problem()
     settings = {"memory_per_task": len(stream.task(1).train)} if name != "sgd" else {}
     if METHODS[name].projects:
