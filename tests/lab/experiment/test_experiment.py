@@ -185,7 +185,7 @@ def test_missing_file_and_empty_experiment(tmp_path):
         load_experiment(write(tmp_path, 'methods = ["sgd"]'))
 
 
-SHIPPED = sorted((Path(__file__).parents[2] / "experiments").glob("*.toml"))
+SHIPPED = sorted((Path(__file__).parents[3] / "experiments").glob("*.toml"))
 
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
@@ -196,7 +196,7 @@ def test_shipped_experiments_load(path):
 
 
 def test_the_file_of_the_guide_says_what_the_guide_says(tmp_path):
-    guide = (Path(__file__).parents[2] / "docs" / "experiments.md").read_text()
+    guide = (Path(__file__).parents[3] / "docs" / "experiments.md").read_text()
     file = tmp_path / "small.toml"
     file.write_text(re.search(r"```toml\n(.*?)```", guide, re.DOTALL)[1])
     runs = load_experiment(file, overrides=["train.batch_size=7"]).runs

@@ -34,7 +34,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-EXPERIMENTS = Path(__file__).parents[2] / "experiments"
+EXPERIMENTS = Path(__file__).parents[3] / "experiments"
 RATES = [1e-3, 1e-2, 1e-1, 1e30]
 STRENGTHS = [0.01, 1.0]
 CONTENT: dict[str, Any] = {
