@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Annotated
 
 from cyclopts import App, Parameter
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -36,7 +37,9 @@ def check(
     failed = 0
     kinds = methods_in(method)
     for kind in kinds.values():
-        table = Table(title=f"{kind.name or kind.__name__} ({kind.__name__})", title_justify="left")
+        table = Table(
+            title=f"{kind.name or kind.__name__} ({kind.__name__})", title_justify="left", box=box.SIMPLE
+        )
         table.add_column("check")
         table.add_column("what it asks")
         table.add_column("result")

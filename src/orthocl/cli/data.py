@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import cyclopts
+from rich import box
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
@@ -41,7 +42,7 @@ def show_status(*, data_root: DataRoot = None) -> None:
     console = Console()
     with console.status("verifying"):
         rows = status(data_root)
-    table = Table("data set", "state", "size", "what", "where", box=None, pad_edge=False)
+    table = Table("data set", "state", "size", "what", "where", box=box.SIMPLE)
     table.columns[-1].overflow = "fold"
     for row in rows:
         state = f"[{COLOURS[row.state]}]{row.state}[/]"

@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from orthocl.lab import Record, RunSettings
-from orthocl.lab.reporting.figure import COLOURS
+from orthocl.palette import COLOURS
 from orthocl.paper.authors import AuthorsValue, GridRun, authors_grid, authors_value
 from orthocl.paper.claims import Answer, Finding, Verdict, conclude
 from orthocl.paper.comparison import Comparison, Line

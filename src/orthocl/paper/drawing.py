@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from orthocl.lab.reporting.figure import COLOURS, INK, MARKERS
+from orthocl.palette import COLOURS, INK, MARKERS
 from orthocl.paper.samples import Sample
 
 if TYPE_CHECKING:

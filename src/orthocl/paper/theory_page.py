@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from orthocl.lab import Record
-from orthocl.lab.reporting.figure import COLOURS, MARKERS
+from orthocl.palette import COLOURS, MARKERS
 from orthocl.paper.claims import Answer, Finding, Verdict, conclude
 from orthocl.paper.drawing import describe, panels, shared_legend
 from orthocl.paper.evidence import Evidence

@@ -12,6 +12,7 @@ from matplotlib.ticker import NullLocator
 from torch import Tensor
 
 from orthocl.errors import unknown_name
+from orthocl.palette import BLUE, GREEN, GREY, ORANGE
 from orthocl.theory.bridge import BridgeReport
 from orthocl.theory.certificate import Certificate
 from orthocl.theory.curriculum import Order
@@ -21,7 +22,6 @@ from orthocl.theory.overlap import TangentDrift
 from orthocl.theory.overlay import Overlay
 
 SUFFIXES = (".svg", ".pdf", ".png")
-BLUE, ORANGE, GREEN, GREY = "#3b6ea5", "#d9822b", "#4f9d69", "#8a8a8a"
 
 
 def check_path(path: Path) -> None:

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rich import box
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
@@ -45,7 +46,7 @@ def print_table(title: str, rows: Sequence[dict[str, Any]]) -> None:
     """A table of rows; the keys are its columns."""
     console = Console()
     names = list(dict.fromkeys(name for row in rows for name in row))
-    table = Table(title=title or None, title_justify="left", box=None, pad_edge=False, header_style="bold")
+    table = Table(title=title or None, title_justify="left", box=box.SIMPLE)
     for name in names:
         words = any(isinstance(row.get(name), str) for row in rows)
         table.add_column(_title(name), justify="left" if words else "right")

@@ -16,6 +16,7 @@ import numpy as np
 from orthocl.errors import DataError, StoreError, unknown_name
 from orthocl.lab.experiment.settings import RunSettings
 from orthocl.lab.store.record import Record
+from orthocl.palette import COLOURS, INK, method_style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -24,9 +25,8 @@ if TYPE_CHECKING:
 Pairs = Sequence[tuple[RunSettings, Record]]
 SUFFIXES = ("svg", "pdf", "png")
 # Okabe and Ito's colours: told apart by colour-blind readers, legible on white and on black.
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8c6bb1", "#999999")
-MARKERS = "osD^vP*X"
-INK = "#262626"
+STYLES = ("-", "--", ":", "-.")
+"""Of several settings of one method, which share its colour."""
 """Colour of all text and axes; pages replace it by their own."""
 
 
@@ -188,7 +188,7 @@ def _per_stream(pairs: Pairs, label: str, values: Callable[[Record], list[float]
     for axis, stream in zip(axes, streams, strict=True):
         for (name, method), rows in lines.items():
             if name == stream:
-                _line(axis, method, methods.index(method), rows)
+                _line(axis, method, _alike(methods, method), rows)
         axis.set_title(stream, fontsize=10)
         axis.set_xlabel("tasks learnt")
         axis.set_ylabel(label)
@@ -208,16 +208,23 @@ def _per_stream(pairs: Pairs, label: str, values: Callable[[Record], list[float]
     return figure
 
 
-def _line(axis: Axes, label: str, number: int, rows: Sequence[Sequence[float]]) -> None:
+def _alike(methods: Sequence[str], method: str) -> int:
+    """How many methods of the same colour come before one."""
+    before = methods[: methods.index(method)]
+    return sum(method_style(other) == method_style(method) for other in before)
+
+
+def _line(axis: Axes, label: str, alike: int, rows: Sequence[Sequence[float]]) -> None:
     length = min(len(row) for row in rows)
     values = np.array([row[:length] for row in rows])
     mean, position = values.mean(0), np.arange(1, length + 1)
-    colour, marker = COLOURS[number % len(COLOURS)], MARKERS[number % len(MARKERS)]
-    style = "-" if number < len(COLOURS) else "--"
+    colour, marker = method_style(label)
+    style = STYLES[alike % len(STYLES)]
     axis.plot(position, mean, style, color=colour, marker=marker, markersize=4, linewidth=1.6, label=label)
     if len(rows) > 1:
         spread = values.std(0, ddof=1)
-        axis.fill_between(position, mean - spread, mean + spread, color=colour, alpha=0.12, linewidth=0)
+        low, high = (np.clip(mean + side * spread, 0.0, 100.0) for side in (-1, 1))
+        axis.fill_between(position, low, high, color=colour, alpha=0.12, linewidth=0)
 
 
 def groups(pairs: Iterable[tuple[RunSettings, Record]]) -> list[tuple[str, str, list[Record]]]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from orthocl.errors import DataError
-from orthocl.lab.reporting.figure import COLOURS
 from orthocl.lab.reporting.table import NOT_PERCENT, TITLES
 from orthocl.lab.search.search import SearchGroup, SearchResult, Trial
+from orthocl.palette import COLOURS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
