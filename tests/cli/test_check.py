@@ -7,11 +7,12 @@ import pytest
 from orthocl.cli.check import check, methods_in
 from orthocl.errors import OrthoclError, SettingsError
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "own_method.py"
+EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
-def test_the_example_passes(capsys):
-    check(EXAMPLE)
+@pytest.mark.parametrize("name", ["own_method.py", "own_projection.py"])
+def test_the_examples_pass(capsys, name):
+    check(EXAMPLES / name)
     assert "all checks passed" in capsys.readouterr().out
 
 

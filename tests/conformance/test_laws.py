@@ -2,48 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import runpy
+from dataclasses import dataclass
+from pathlib import Path
 from typing import ClassVar
 
 import pytest
 import torch
-from torch import Tensor
 
-from orthocl.methods import AGEM, EWC, OGD, SI, Learner, Method, OGDPlus, Partition, Replay, chain
-from orthocl.methods.memory import draw
-from orthocl.tangents import layer_io
+from orthocl.methods import AGEM, EWC, OGD, SI, Learner, OGDPlus, Partition, Replay, chain
 from orthocl.testing.conformance import CHECKS, check_method, small
 from orthocl.testing.laws import nothing_leaks, projection_laws
 from orthocl.testing.requirements import NonConformingError
 
-
-@dataclass
-class GPM(Method):
-    """Gradient Projection Memory in the small: no weight moves along remembered inputs of its layer.
-
-    It knows nothing of momentum, optimizers or checkpoints.
-    """
-
-    name: ClassVar[str] = "gpm"
-    projects: ClassVar[bool] = True
-
-    memory_per_task: int = 3
-    bases: dict[str, Tensor] = field(default_factory=dict, init=False, repr=False)
-
-    def transform(self, learner, gradient):
-        return [
-            g - (g.flatten(1) @ self.bases[name] @ self.bases[name].T).view_as(g) if name in self.bases else g
-            for name, g in zip(learner.parameters, gradient, strict=True)
-        ]
-
-    def end_task(self, learner):
-        piece = draw(learner, self.memory_per_task)
-        if not len(piece):
-            return
-        for name, io in layer_io(learner.model, piece.inputs, parameters=learner.parameters).items():
-            seen = [io.inputs.flatten(0, 1)] + ([self.bases[name].T] if name in self.bases else [])
-            _, sizes, directions = torch.linalg.svd(torch.cat(seen), full_matrices=False)
-            self.bases[name] = directions[sizes > 1e-6 * sizes[0]].T.contiguous()
+# A projecting method as a user writes it: it knows nothing of momentum, optimizers or checkpoints.
+GPM = runpy.run_path(
+    str(Path(__file__).parents[2] / "examples" / "own_projection.py"), run_name="own_projection"
+)["GPM"]
 
 
 def failures(kind):

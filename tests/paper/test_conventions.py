@@ -24,7 +24,7 @@ class AfterOneTask:
         x, y = torch.randn(SAMPLES, INPUTS, dtype=torch.float64), torch.arange(SAMPLES) % OUTPUTS
         self.model = nn.Sequential(nn.Linear(INPUTS, 6), nn.Tanh(), nn.Linear(6, OUTPUTS)).double()
         optimizer = torch.optim.SGD(self.model.parameters(), lr=0.5, maximize=maximize)
-        self.learner: Learner = attach(method, self.model, optimizer)
+        self.learner: Learner = attach(method, self.model, optimizer, seed=0)
         self.inputs, self.before = x, self.weights()
         self.path = [torch.zeros_like(p) for p in self.model.parameters()]
         stream = from_arrays([(x, y, x, y)], dtype=torch.float64)

@@ -5,20 +5,17 @@ Reference: Chaudhry, Ranzato, Rohrbach, Elhoseiny. Efficient Lifelong Learning w
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
 
 import torch
-from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
+from torch import Tensor
 
 from orthocl.methods.base import Gradient, Method, dot
 from orthocl.methods.importance import gradient_of
 from orthocl.methods.learner import Learner
 from orthocl.methods.memory import SampleMemory
-from orthocl.nets.heads import use_head
 
 
 @dataclass
@@ -55,19 +52,8 @@ class AGEM(Method):
 
     def reference_gradient(self, learner: Learner) -> list[Tensor]:
         """Gradient of the mean loss of a batch drawn from the memory of all earlier tasks, each with its head."""
-        size = len(self.memory)
-        count = min(self.reference_batch, size)
-        chosen = torch.randperm(size, generator=learner.generator)[:count]
-        losses: list[Tensor] = []
-        start = 0
-        with torch.enable_grad(), fixed_batch_statistics(learner.model):
-            for head, inputs, targets in self.memory.by_head():
-                rows = chosen if len(targets) == size else _within(chosen, start, len(targets))
-                start += len(targets)
-                if len(rows):
-                    with use_head(learner.model, head):
-                        loss = learner.loss(learner.model(inputs[rows]), targets[rows])
-                    losses.append(loss * (len(rows) / count))
+        with torch.enable_grad():
+            losses = self.memory.losses(learner, self.reference_batch)
         return gradient_of(losses, learner.parameters.values())
 
     def end_task(self, learner: Learner) -> None:
@@ -84,20 +70,3 @@ class AGEMNT(AGEM):
 
     name: ClassVar[str] = "a-gem-nt"
     transfer: ClassVar[bool] = False
-
-
-def _within(chosen: Tensor, start: int, count: int) -> Tensor:
-    return chosen[(chosen >= start) & (chosen < start + count)] - start
-
-
-@contextmanager
-def fixed_batch_statistics(model: nn.Module) -> Iterator[None]:
-    """Let no pass inside move the running statistics: they belong to the current task."""
-    tracking = [m for m in model.modules() if isinstance(m, _BatchNorm) and m.track_running_stats]
-    for module in tracking:
-        module.track_running_stats = False
-    try:
-        yield
-    finally:
-        for module in tracking:
-            module.track_running_stats = True

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from orthocl.errors import SettingsError
 from orthocl.methods.learner import Learner
+from orthocl.nets.heads import use_head
 
 
 @dataclass(frozen=True)
@@ -85,6 +88,24 @@ class SampleMemory:
                     self.pieces[piece.task] = view
         return self._joined
 
+    def losses(self, learner: Learner, count: int) -> list[Tensor]:
+        """Terms whose sum is the mean loss of `count` samples drawn from all tasks, each through its task's head."""
+        size = len(self)
+        count = min(count, size)
+        chosen = torch.randperm(size, generator=learner.generator)[:count]
+        terms: list[Tensor] = []
+        start = 0
+        with fixed_batch_statistics(learner.model):
+            for head, inputs, targets in self.by_head():
+                stop = start + len(targets)
+                rows = chosen if len(targets) == size else chosen[(chosen >= start) & (chosen < stop)] - start
+                start = stop
+                if len(rows):
+                    with use_head(learner.model, head):
+                        loss = learner.loss(learner.model(inputs[rows]), targets[rows])
+                    terms.append(loss * (len(rows) / count))
+        return terms
+
     def shrink(self, per_task: int) -> None:
         """Keep at most `per_task` samples of each task."""
         self.pieces = {number: piece.first(per_task) for number, piece in self.pieces.items()}
@@ -99,6 +120,19 @@ class SampleMemory:
         pieces = [Remembered.from_state_dict(piece) for piece in state["pieces"]]
         self.pieces = {piece.task: piece for piece in pieces}
         self._joined = []
+
+
+@contextmanager
+def fixed_batch_statistics(model: nn.Module) -> Iterator[None]:
+    """Let no pass inside move the running statistics: they belong to the current task."""
+    tracking = [m for m in model.modules() if isinstance(m, _BatchNorm) and m.track_running_stats]
+    for module in tracking:
+        module.track_running_stats = False
+    try:
+        yield
+    finally:
+        for module in tracking:
+            module.track_running_stats = True
 
 
 def _kind(piece: Remembered) -> tuple[object, ...]:

@@ -12,11 +12,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from orthocl.methods.agem import fixed_batch_statistics
 from orthocl.methods.base import Method
 from orthocl.methods.learner import Learner
 from orthocl.methods.memory import SampleMemory
-from orthocl.nets.heads import use_head
 
 
 @dataclass
@@ -44,18 +42,7 @@ class Replay(Method):
         """The loss of old samples, each through the head of its task."""
         if not len(self.memory):
             return None
-        chosen = torch.randperm(len(self.memory), generator=learner.generator)[: self.replay_batch]
-        losses: list[Tensor] = []
-        start = 0
-        with fixed_batch_statistics(learner.model):
-            for head, inputs, targets in self.memory.by_head():
-                rows = chosen[(chosen >= start) & (chosen < start + len(targets))] - start
-                start += len(targets)
-                if len(rows):
-                    with use_head(learner.model, head):
-                        loss = learner.loss(learner.model(inputs[rows]), targets[rows])
-                    losses.append(loss * (self.strength * len(rows) / len(chosen)))
-        return torch.stack(losses).sum()
+        return self.strength * torch.stack(self.memory.losses(learner, self.replay_batch)).sum()
 
     def end_task(self, learner: Learner) -> None:
         """Keep samples of the task."""
