@@ -25,8 +25,7 @@ from orthocl.nets.heads import find_heads
 from orthocl.tangents.blocks import Block, Factored, Kind, Patches
 from orthocl.tangents.cholesky import PANEL as CHOLESKY_PANEL
 from orthocl.tangents.collect import Variant, collect
-from orthocl.tangents.costs import LayerShape, adapter_is_cheaper
-from orthocl.tangents.last_layer import by_output
+from orthocl.tangents.costs import LayerShape, projection_madds, step_of
 
 Path = Literal["dense", "project", "adapter"]
 # The paths that this library takes; "dense" is there to compare with.
@@ -234,18 +233,19 @@ def plan(
 
 def _layer(block: Block, module: nn.Module | None, batch_size: int, logits: int, pixels: int) -> LayerPlan:
     name = block.names[0].removesuffix(".weight").removesuffix(".bias")
-    projection = 2 * block.parameters
-    adapted, in_order, step, inputs = False, False, projection, 0
+    projection, _ = projection_madds(block)
+    way, _ = step_of(block, module, batch_size, next(iter(block.tensors().values())).dtype)
+    step, inputs = projection, 0
     if isinstance(block, Patches):
-        inputs, outputs = block.width
-        projection = step = 2 * block.positions * inputs * outputs
-    if isinstance(block, Factored) and type(module) is nn.Linear and module is not None:
-        inputs, outputs = module.in_features, module.out_features
-        shape = LayerShape(inputs, outputs, 1, inputs, block.parameters)
-        in_order = by_output(block, block.inputs.dtype) is not None
-        adapted = not in_order and adapter_is_cheaper(shape, batch_size)
-        step = shape.adapter(batch_size, first=inputs == pixels) if adapted else projection
-        step = 2 * inputs if in_order else step
+        inputs = block.width[0]
+    if isinstance(block, Factored):
+        inputs = block.inputs.shape[1]
+    if way == "adapter" and isinstance(module, nn.Linear):
+        shape = LayerShape(inputs, module.out_features, 1, inputs, block.parameters)
+        step = shape.adapter(batch_size, first=inputs == pixels)
+    if way == "by output":
+        step = 2 * inputs
+    adapted, in_order = way == "adapter", way == "by output"
     stored = sum(tensor.numel() * tensor.element_size() for tensor in block.tensors().values())
     return LayerPlan(
         name, block.parameters, block.kind, adapted, stored / logits, projection, step, inputs, in_order
