@@ -98,9 +98,10 @@ class _Layer:
 
     def record(self, module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
         self.calls += 1
+        returned = output.clone()  # a following in-place activation must not overwrite z
         if inputs:
-            self.uses.append(Use(inputs[0], output))
-        return output.clone()  # a following in-place activation must not overwrite z
+            self.uses.append(Use(inputs[0], output, returned=returned))
+        return returned
 
     def watch(self) -> Callable[[], None]:
         """Record the calls to come; returns what ends it."""
@@ -121,7 +122,9 @@ class _Layer:
         if not isinstance(self.module, nn.MultiheadAttention):
             return layers.read(self.module, self.names, x, d)
         full = tuple(self.names[part] for part in IN_PROJECTION if part in self.names)
-        shapes = tuple(tuple(getattr(self.module, part).shape) for part in IN_PROJECTION if part in self.names)
+        shapes = tuple(
+            tuple(getattr(self.module, part).shape) for part in IN_PROJECTION if part in self.names
+        )
         return layers.linear(full, shapes, IN_PROJECTION[0] in self.names, x, use.padded(d))
 
 
@@ -158,7 +161,9 @@ class _Truth:
 
 
 @dataclass
-class _Collector:
+class Collector:
+    """What collecting tangents of one model needs to know from batch to batch."""
+
     model: nn.Module
     parameters: Mapping[str, nn.Parameter]
     variant: Variant
@@ -191,13 +196,7 @@ class _Collector:
         finally:
             for end in ends:
                 end()
-        found = added(self._read_off(recorded, remembered))
-        covered = {name for block in found for name in block.names}
-        for layer in recorded:
-            if layer.calls == 0 and covered.isdisjoint(layer.names.values()):
-                zero = layers.silent(layer.module, layer.names, remembered)
-                found += [] if zero is None else [zero]
-                covered |= set(layer.names.values())
+        found = self.sums(recorded, remembered)
         if self.rules.exact:
             found = [layers.represented(block, remembered.shape[1]) for block in found]
         generator = torch.Generator().manual_seed(0)
@@ -211,6 +210,17 @@ class _Collector:
             blocks, errors = compress(blocks, self.rules, self.known, remembered.shape[1])
         shapes = [tuple(parameter.shape) for parameter in self.parameters.values()]
         return Tangents(list(self.parameters), shapes, blocks, errors)
+
+    def sums(self, recorded: list[_Layer], remembered: Tensor) -> list[Block]:
+        """Blocks of all recorded layers as they come, all uses of a weight added up, zeros for silent layers."""
+        found = added(self._read_off(recorded, remembered))
+        covered = {name for block in found for name in block.names}
+        for layer in recorded:
+            if layer.calls == 0 and covered.isdisjoint(layer.names.values()):
+                zero = layers.silent(layer.module, layer.names, remembered)
+                found += [] if zero is None else [zero]
+                covered |= set(layer.names.values())
+        return found
 
     def _read_off(self, recorded: list[_Layer], remembered: Tensor) -> list[Block]:
         uses = [(layer, use) for layer in recorded for use in layer.uses]
@@ -319,7 +329,7 @@ def collect(
         raise SettingsError("no protected parameters: expected at least one name -> parameter")
     if len(inputs) == 0 or len(inputs) != len(targets):
         raise DataError(f"expected as many targets as inputs, and some, got {len(inputs)} and {len(targets)}")
-    collector = _Collector(model, parameters, variant, rules=compression or Compression())
+    collector = Collector(model, parameters, variant, rules=compression or Compression())
     size, pieces = max(1, chunk or (CHUNK if collector.rules.exact else COMPRESSED_CHUNK)), []
     known = [] if earlier is None else [earlier]
     with _differentiable(model, parameters):

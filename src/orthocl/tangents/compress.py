@@ -141,33 +141,31 @@ def _prepare(layers: Sequence[_Layer], scale: Tensor, left_out: float) -> None:
     """Leading directions of both sides of every layer, beyond the known bases."""
     budget = left_out * max(1, int((scale > 0).sum())) / (8 * 2 * max(1, len(layers)))
     for layer in layers:
-        both = []
-        for side, basis in enumerate(layer.old()):
-            rows = torch.cat(list(_rows(layer.found, side, scale, basis)), 1)
-            both.append(spectrum(rows, budget))
-        layer.spectra = (both[0], both[1])
+        pieces = list(_rows(layer.found, scale, layer.old()))
+        inputs, outputs = (torch.cat([piece[side] for piece in pieces], 1) for side in (0, 1))
+        layer.spectra = (spectrum(inputs, budget), spectrum(outputs, budget))
 
 
-def _rows(found: Patches, side: int, scale: Tensor, basis: Tensor) -> Iterator[Tensor]:
-    """Rows (groups, n, width) with the Gram matrix of s_n G_n (side 0) or s_n G_n^T (side 1), outside of a basis.
+def _rows(found: Patches, scale: Tensor, bases: tuple[Tensor, Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
+    """Rows (groups, n, width) with the Gram matrices of s_n G_n and of s_n G_n^T, outside of the bases so far.
 
-    The transposed bias counts as an input of 1 on side 1; on side 0 it is kept in any case.
+    The bias counts as an input of 1 in the latter; in the former it is left out, because it is kept in any case.
     """
     dtype = accurate(found.deltas.dtype)
-    width = sum(found.width) * found.positions * found.groups
-    for rows in slices(found.rows, 2 * width):
+    known = [basis.to(dtype) for basis in bases]
+    for rows in slices(found.rows, 2 * sum(found.width) * found.positions * found.groups):
         inputs, outputs = found.sides(rows, dtype)
-        known = basis.to(dtype)
         weights = scale[rows].sqrt().to(inputs)[:, None, None, None]
-        if side == 1 and found.bias:
-            inputs = torch.cat([inputs, torch.ones_like(inputs[..., :1])], 3)
-        this, that = (inputs, outputs) if side == 0 else (outputs, inputs)
-        if found.positions <= that.shape[3]:  # G = Q (R this) for the QR decomposition of that^T
-            stacked = torch.linalg.qr(that.mT, mode="r")[1] @ this
-        else:
-            stacked = that.mT @ this
-        flat = (stacked * weights).transpose(0, 1).flatten(1, 2)
-        yield flat - (flat @ known) @ known.mT if known.shape[2] else flat
+        one = [torch.ones_like(inputs[..., :1])] if found.bias else []
+        pairs = (inputs, outputs), (outputs, torch.cat([inputs, *one], 3))
+        both = []
+        for (this, that), basis in zip(pairs, known, strict=True):
+            # Where positions are few, G = Q (R this) with the QR decomposition of that^T.
+            few = found.positions <= that.shape[3]
+            stacked = (torch.linalg.qr(that.mT, mode="r")[1] if few else that.mT) @ this
+            flat = (stacked * weights).transpose(0, 1).flatten(1, 2)
+            both.append(flat - (flat @ basis) @ basis.mT if basis.shape[2] else flat)
+        yield both[0], both[1]
 
 
 def _worth_it(

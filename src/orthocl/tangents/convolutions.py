@@ -15,7 +15,11 @@ TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 
 
 def cut(
-    maps: Tensor, kernel: Sequence[int], stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int]
+    maps: Tensor,
+    kernel: Sequence[int],
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
 ) -> Tensor:
     """Patches of maps with any number of axes: (n, channels, ...) -> (n, positions, channels x kernel)."""
     axes = len(kernel)

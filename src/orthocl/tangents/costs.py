@@ -175,11 +175,15 @@ def step_of(
     sorted_rows = by_output(block, dtype)
     if sorted_rows is not None:
         return "by output", sorted_rows
-    if type(module) is nn.Linear and module is not None:
-        shape = LayerShape(module.in_features, module.out_features, 1, module.in_features, block.parameters)
-        if adapter_is_cheaper(shape, batch_size):
-            return "adapter", None
-    return "directly", None
+    return step_on(module, block.parameters, batch_size), None
+
+
+def step_on(module: nn.Module | None, parameters: int, batch_size: int) -> Step:
+    """How the adapter path moves a factored layer whose tangents have several outputs each."""
+    if type(module) is not nn.Linear or module is None:
+        return "directly"
+    shape = LayerShape(module.in_features, module.out_features, 1, module.in_features, parameters)
+    return "adapter" if adapter_is_cheaper(shape, batch_size) else "directly"
 
 
 def projection_madds(block: Block) -> tuple[int, int]:

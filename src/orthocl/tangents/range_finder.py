@@ -39,38 +39,41 @@ def spectrum(rows: Tensor, unresolved: float) -> Spectrum:
     ([9.0, 2.0], [1.0, 0.0])
     """
     _, count, width = rows.shape
-    total = float(rows.double().square().sum())
     guess = FIRST_GUESS
     while min(count, width) > EXACT and 2 * guess < min(count, width):
-        found = _projected(rows, guess, total)
+        found = _projected(rows, guess)
         if found.unresolved <= unresolved:
             return found
         guess *= 2
-    return _exact(rows, total)
+    return _exact(rows)
 
 
-def _exact(rows: Tensor, total: float) -> Spectrum:
+def _exact(rows: Tensor) -> Spectrum:
+    """From the smaller Gram matrix, in float64: the smallest directions that count are far below float32's rounding."""
     _, count, width = rows.shape
+    accurate = rows.double()
     if width <= count:
-        values, vectors = torch.linalg.eigh(rows.mT @ rows)
-        return _sorted(values, vectors, total)
-    values, combinations = torch.linalg.eigh(rows @ rows.mT)
-    largest = values[:, -1:].clamp(min=1e-300 if rows.dtype == torch.float64 else 1e-30)
-    alive = values > largest * torch.finfo(rows.dtype).eps * count
+        values, vectors = torch.linalg.eigh(accurate.mT @ accurate)
+        return _sorted(values, vectors.to(rows.dtype))
+    values, combinations = torch.linalg.eigh(accurate @ accurate.mT)
+    alive = values > values[:, -1:] * torch.finfo(torch.float64).eps * count
     lengths = torch.where(alive, values.clamp(min=0), 1.0).sqrt()
-    vectors = rows.mT @ (combinations / lengths[:, None])
-    return _sorted(torch.where(alive, values, 0.0), vectors, total)
+    vectors = accurate.mT @ (combinations / lengths[:, None])
+    return _sorted(torch.where(alive, values, 0.0), vectors.to(rows.dtype))
 
 
-def _projected(rows: Tensor, guess: int, total: float) -> Spectrum:
+def _projected(rows: Tensor, guess: int) -> Spectrum:
     generator = torch.Generator(device=rows.device).manual_seed(0)
     mixing = torch.randn(guess, rows.shape[1], generator=generator, dtype=rows.dtype, device=rows.device)
     basis = torch.linalg.qr((mixing @ rows).mT)[0]
     seen = rows @ basis
-    values, inner = torch.linalg.eigh(seen.mT @ seen)
-    return _sorted(values, basis @ inner, total)
+    values, inner = torch.linalg.eigh((seen.mT @ seen).double())
+    return _sorted(values, basis @ inner.to(rows.dtype), max(0.0, _energy(rows) - _energy(seen)))
 
 
-def _sorted(values: Tensor, vectors: Tensor, total: float) -> Spectrum:
-    values = values.flip(1).clamp(min=0)
-    return Spectrum(values, vectors.flip(2), max(0.0, total - float(values.double().sum())))
+def _energy(rows: Tensor) -> float:
+    return float(torch.linalg.vector_norm(rows, dtype=torch.float64)) ** 2
+
+
+def _sorted(values: Tensor, vectors: Tensor, unresolved: float = 0.0) -> Spectrum:
+    return Spectrum(values.flip(1).clamp(min=0), vectors.flip(2), unresolved)

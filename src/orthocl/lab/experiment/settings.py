@@ -157,7 +157,7 @@ def run_id(settings: RunSettings, fingerprint: str) -> str:
     values = settings.resolved().to_dict()
     for item in fields(METHODS[settings.method.name]):
         chosen = values["method"]["settings"]
-        if item.metadata.get("later") and chosen[item.name] == item.default:
+        if item.metadata.get("later") and chosen.get(item.name) == item.default:
             del chosen[item.name]
     content = {"settings": values, "stream": fingerprint, "code": CODE_VERSION}
     return hashlib.sha256(canonical(whole_numbers(content)).encode()).hexdigest()[:16]

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from orthocl.tangents.blocks.dense import Block, Shape, accurate, inner_products
+from orthocl.tangents.blocks.dense import Block, Shape, accurate, inner_products, slices
 
 # A direction shorter than this after what is known of it has been taken out is rounding, not a direction.
 SMALLEST_DIRECTION = 1e-5
@@ -70,6 +70,11 @@ class Compressed(Block):
         """Bases and cores."""
         return {"input_basis": self.input_basis, "output_basis": self.output_basis, "cores": self.cores}
 
+    @property
+    def shared_bytes(self) -> int:
+        """Bytes of the bases."""
+        return sum(b.numel() * b.element_size() for b in (self.input_basis, self.output_basis))
+
     def _bases(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         return self.input_basis.to(dtype), self.output_basis.to(dtype)
 
@@ -77,10 +82,8 @@ class Compressed(Block):
         """V^T [g_W U, g_b]: a gradient in the two bases, (groups, r, k or k + 1)."""
         inputs, outputs = self._bases(gradient[0].dtype)
         weight = gradient[0].reshape(len(inputs), outputs.shape[1], inputs.shape[1])
-        if inputs.shape[2] <= outputs.shape[2]:  # the smaller side first
-            core = outputs.mT @ (weight @ inputs)
-        else:
-            core = (outputs.mT @ weight) @ inputs
+        inputs_first = inputs.shape[2] <= outputs.shape[2]  # the smaller side first
+        core = outputs.mT @ (weight @ inputs) if inputs_first else (outputs.mT @ weight) @ inputs
         if not self.bias:
             return core
         return torch.cat([core, outputs.mT @ gradient[1].reshape(len(inputs), -1, 1)], 2)
@@ -133,9 +136,23 @@ class Compressed(Block):
         if other is self:
             cores = self.cores.flatten(1)
             return inner_products(cores, cores)
-        if not isinstance(other, Compressed):
-            return super().gram(other)
-        return inner_products(self.cores.flatten(1), other._in_bases_of(self).flatten(1))
+        cores = other._in_bases_of(self) if isinstance(other, Compressed) else self._cores_of(other)
+        return inner_products(self.cores.flatten(1), cores.flatten(1))
+
+    def _cores_of(self, other: Block) -> Tensor:
+        """The cores of other tangents' projection on these bases, from a few explicit rows at a time."""
+        inputs, outputs = self._bases(torch.float64)
+        found = []
+        for rows in slices(other.rows, self.parameters):
+            dense = other.dense(rows, torch.float64)
+            count = self.parameters - (self.shapes[1][0] if self.bias else 0)
+            weight = dense[:, :count].reshape(len(dense), len(inputs), outputs.shape[1], inputs.shape[1])
+            core = (outputs.mT @ weight) @ inputs
+            if self.bias:
+                bias = dense[:, count:].reshape(len(dense), len(inputs), -1, 1)
+                core = torch.cat([core, outputs.mT @ bias], 3)
+            found.append(core)
+        return torch.cat(found)
 
     def _in_bases_of(self, other: Compressed) -> Tensor:
         """The cores of these tangents' projection on another block's bases."""

@@ -110,8 +110,15 @@ class Block(ABC):
         """Bytes stored."""
         return sum(tensor.numel() * tensor.element_size() for tensor in self.tensors().values())
 
+    @property
+    def shared_bytes(self) -> int:
+        """Bytes that do not depend on the number of rows."""
+        return 0
+
     def gram(self, other: Block) -> Tensor:
         """G_l H_l^T in float64. Here: from explicit rows, a few at a time."""
+        if other.kind == "compressed" and self.kind != "compressed":  # which forms no rows of its own
+            return other.gram(self).t()
         result = next(iter(self.tensors().values())).new_zeros(self.rows, other.rows, dtype=torch.float64)
         for mine in slices(self.rows, self.parameters):
             left = self.dense(mine, torch.float64)

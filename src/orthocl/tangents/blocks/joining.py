@@ -115,9 +115,7 @@ def from_state(meta: Mapping[str, object], tensors: Mapping[str, Tensor]) -> Blo
     if meta["kind"] == "rows":
         return Rows(names, shapes, tensors["words"], tensors["values"])
     if meta["kind"] == "compressed":
-        return Compressed(
-            names, shapes, tensors["input_basis"], tensors["output_basis"], tensors["cores"]
-        )
+        return Compressed(names, shapes, tensors["input_basis"], tensors["output_basis"], tensors["cores"])
     inputs, deltas, source = tensors["inputs"], tensors["deltas"], tensors.get("source")
     if meta["kind"] == "factored":
         return Factored(names, shapes, inputs, deltas, source)
