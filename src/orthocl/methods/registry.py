@@ -7,19 +7,32 @@ from dataclasses import fields
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from orthocl.errors import SettingsError, unknown_name
+from orthocl.methods.adam_nscl import AdamNSCL
 from orthocl.methods.agem import AGEM, AGEMNT
 from orthocl.methods.base import Method
+from orthocl.methods.der import DERpp
+from orthocl.methods.er import ER
 from orthocl.methods.ewc import EWC
+from orthocl.methods.gpm import GPM
+from orthocl.methods.joint import Joint
+from orthocl.methods.kron_ogd import KronOGD
 from orthocl.methods.mas import MAS
 from orthocl.methods.ogd import OGD
 from orthocl.methods.ogd_plus import OGDPlus
+from orthocl.methods.orfit import ORFit
 from orthocl.methods.pca_ogd import PCAOGD
 from orthocl.methods.sgd import SGD
+from orthocl.methods.sgp import SGP
 from orthocl.methods.si import SI
+from orthocl.methods.sketch_ogd import SketchOGD
 from orthocl.methods.stable_sgd import StableSGD
 
 METHODS: dict[str, type[Method]] = {
-    kind.name: kind for kind in (SGD, OGD, OGDPlus, PCAOGD, AGEM, AGEMNT, EWC, SI, MAS, StableSGD)
+    kind.name: kind
+    for kind in (
+        *(SGD, OGD, OGDPlus, PCAOGD, AGEM, AGEMNT, EWC, SI, MAS, StableSGD),
+        *(KronOGD, GPM, SGP, AdamNSCL, SketchOGD, ORFit, ER, DERpp, Joint),
+    )
 }
 
 

@@ -24,7 +24,7 @@ from orthocl.errors import DataError, SettingsError, UnsupportedError, unknown_n
 from orthocl.nets.modes import evaluating
 from orthocl.tangents import layers
 from orthocl.tangents.attention import IN_PROJECTION, Use, readable_attention, watch_projections
-from orthocl.tangents.blocks import Block, added
+from orthocl.tangents.blocks import Block, Patches, added
 from orthocl.tangents.compress import Compression, compress
 from orthocl.tangents.dense_rows import per_sample_gradients
 from orthocl.tangents.tangents import Tangents, norm
@@ -189,7 +189,21 @@ class Collector:
 
     def chunk(self, x: Tensor, y: Tensor) -> Tangents:
         """Tangents of one batch."""
-        recorded = self.layers()
+        found, truth = self.confirmed(self.layers(), x, y)
+        logits = truth.weights.shape[1]
+        if self.rules.exact:
+            found = [layers.represented(block, logits) for block in found]
+        believed = [block for block in found if truth.agrees(block)]
+        self.explicit |= self.parameters.keys() - {name for block in believed for name in block.names}
+        blocks: Sequence[Block] = [*believed, *self._per_sample(x, y, truth)]
+        errors = None
+        if not self.rules.exact:
+            blocks, errors = compress(blocks, self.rules, self.known, logits)
+        shapes = [tuple(parameter.shape) for parameter in self.parameters.values()]
+        return Tangents(list(self.parameters), shapes, blocks, errors)
+
+    def confirmed(self, recorded: list[_Layer], x: Tensor, y: Tensor) -> tuple[list[Block], _Truth]:
+        """Blocks of one batch as they come, and what their rows must add up to."""
         ends = [layer.watch() for layer in recorded]
         try:
             remembered = _checked(self.model(x), y, self.variant)
@@ -197,19 +211,9 @@ class Collector:
             for end in ends:
                 end()
         found = self.sums(recorded, remembered)
-        if self.rules.exact:
-            found = [layers.represented(block, remembered.shape[1]) for block in found]
         generator = torch.Generator().manual_seed(0)
         weights = torch.randn(remembered.shape, generator=generator, dtype=torch.float64).to(remembered)
-        truth = _Truth.of(self.parameters, remembered, weights)
-        believed = [block for block in found if truth.agrees(block)]
-        self.explicit |= self.parameters.keys() - {name for block in believed for name in block.names}
-        blocks: Sequence[Block] = [*believed, *self._per_sample(x, y, truth)]
-        errors = None
-        if not self.rules.exact:
-            blocks, errors = compress(blocks, self.rules, self.known, remembered.shape[1])
-        shapes = [tuple(parameter.shape) for parameter in self.parameters.values()]
-        return Tangents(list(self.parameters), shapes, blocks, errors)
+        return found, _Truth.of(self.parameters, remembered, weights)
 
     def sums(self, recorded: list[_Layer], remembered: Tensor) -> list[Block]:
         """Blocks of all recorded layers as they come, all uses of a weight added up, zeros for silent layers."""
@@ -343,3 +347,27 @@ def collect(
             pieces.append(piece if dtype is None else piece.to(dtype))
             known = [pieces[-1]]
     return Tangents.concatenate(pieces)
+
+
+def read_layers(
+    model: nn.Module,
+    inputs: Tensor,
+    targets: Tensor,
+    *,
+    parameters: Mapping[str, nn.Parameter],
+    variant: Variant = "gtl",
+) -> list[Patches]:
+    """The layers' inputs and output derivatives on some samples, as sums of outer products that autograd confirms.
+
+    Args:
+        model: the network, with the head of the samples selected.
+        inputs: samples.
+        targets: their labels; only "gtl" reads them.
+        parameters: the protected parameters by full name.
+        variant: of which outputs the derivatives are.
+    """
+    collector = Collector(model, parameters, variant)
+    with _differentiable(model, parameters):
+        recorded = collector.layers()
+        found, truth = collector.confirmed(recorded, inputs, targets)
+    return [block for block in found if isinstance(block, Patches) and truth.agrees(block)]

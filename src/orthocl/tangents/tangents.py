@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from orthocl.errors import DataError
-from orthocl.tangents.blocks import Block, Shape, from_state, join
+from orthocl.tangents.blocks import Block, Dense, Shape, from_state, join
 
 
 class Tangents:
@@ -150,6 +150,16 @@ class Tangents:
             ]
             errors = torch.cat(exact)
         return Tangents(first.names, first.shapes, joined, errors)
+
+    @staticmethod
+    def explicit(parameters: Mapping[str, Tensor], rows: Sequence[Tensor]) -> Tangents:
+        """Tangents given as explicit rows, (m, *shape) for each parameter."""
+        shapes = [tuple(parameter.shape) for parameter in parameters.values()]
+        blocks = [
+            Dense((name,), (shape,), part.flatten(1))
+            for name, shape, part in zip(parameters, shapes, rows, strict=True)
+        ]
+        return Tangents(list(parameters), shapes, blocks)
 
     def state_dict(self) -> dict[str, object]:
         """Tensors and JSON values, nested; `from_state_dict` reads it back."""
