@@ -45,9 +45,9 @@ class OGD(Method):
         variant: which output of a sample is remembered: "gtl" the logit of its label, "ave" the mean of all
             logits, "all" every logit (one tangent each: the only one that protects all outputs).
         engine: "project" projects every gradient or update; "adapter" trains through the tangent adapter (the same
-            steps, cheaper); "auto" takes the adapter where it is exact and cheaper. While a task is learnt with the
-            adapter, read weights with `model.state_dict()` or a copy of the model: `model.parameters()` lack the
-            adapter's share, so use "project" if you average them as you train.
+            steps, cheaper); "auto" takes the adapter where it is exact, as `orthocl plan` advises. While a task is
+            learnt with the adapter, read weights with `model.state_dict()` or a copy of the model:
+            `model.parameters()` lack the adapter's share, so use "project" if you average them as you train.
         storage: dtype of the stored factors, "float32", "float64" or "bfloat16"; None for the model's own.
         input_cache: bytes that the runner may use, while a task is trained, to look the first layer's kernel with
             the training data up instead of computing it again every epoch. In memory, or in a file in the folder
@@ -180,9 +180,6 @@ class OGD(Method):
         adapter = Adapter(
             learner.model, subspace, learner.parameters, batch_size=learner.batch_size or TYPICAL_BATCH
         )
-        if self.engine == "auto" and not adapter.layers:
-            adapter.remove()  # no layer gains: project instead
-            return
         if _momentum(learner) is not None:  # as the optimizer: a buffer that exists is not started anew
             adapter.velocity = torch.zeros_like(adapter.alpha)
         if learner.batch_size is not None and self.input_cache:
