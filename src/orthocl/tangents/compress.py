@@ -243,7 +243,7 @@ def _cores(layer: _Layer) -> Tensor:
         left, right = found.sides(rows, layer.dtype)
         seen = left @ inputs
         if found.bias:
-            seen = torch.cat([seen, torch.ones_like(seen[..., :1])], 3)
+            seen = torch.cat([seen, torch.ones_like(left[..., :1])], 3)
         parts.append((right @ outputs).mT @ seen)
     return torch.cat(parts)
 
