@@ -5,11 +5,15 @@ import pytest
 from orthocl.methods import METHODS
 from orthocl.testing.conformance import CHECKS, small
 
-CASES = {name: (kind, {}) for name, kind in METHODS.items()} | {
-    f"{name} by the {engine} engine": (METHODS[name], {"engine": engine})
-    for name in ("ogd", "ogd+", "pca-ogd")
-    for engine in ("adapter", "project")
-}
+CASES = (
+    {name: (kind, {}) for name, kind in METHODS.items()}
+    | {
+        f"{name} by the {engine} engine": (METHODS[name], {"engine": engine})
+        for name in ("ogd", "ogd+", "pca-ogd")
+        for engine in ("adapter", "project")
+    }
+    | {f"{name} compressed": (METHODS[name], {"energy": 0.9}) for name in ("ogd", "ogd+", "pca-ogd")}
+)
 
 
 @pytest.mark.parametrize("check", CHECKS)

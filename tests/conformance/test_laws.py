@@ -10,7 +10,7 @@ from typing import ClassVar
 import pytest
 import torch
 
-from orthocl.methods import AGEM, EWC, OGD, SI, Learner, OGDPlus, Partition, Replay, chain
+from orthocl.methods import AGEM, ER, EWC, OGD, SI, Learner, OGDPlus, Partition, chain
 from orthocl.testing.conformance import CHECKS, check_method, small
 from orthocl.testing.laws import nothing_leaks, projection_laws
 from orthocl.testing.requirements import NonConformingError
@@ -178,13 +178,13 @@ class ByKind(Partition):
 
 COMPOSITES = {
     "chain of ogd+ and ewc": lambda **s: chain(small(OGDPlus, memory(s)), EWC(strength=5.0)),
-    "chain of replay and ogd": lambda **s: chain(small(Replay, memory(s)), small(OGD, memory(s))),
+    "chain of replay and ogd": lambda **s: chain(small(ER, memory(s)), small(OGD, memory(s))),
     "chain of gpm, a-gem and si": lambda **s: chain(small(GPM, memory(s)), small(AGEM, memory(s)), SI()),
     "partition of ogd and gpm": lambda **s: ByKind(
         {"weight": small(GPM, memory(s)), "bias": small(OGD, memory(s))}
     ),
     "partition of a chain and ewc": lambda **s: ByKind(
-        {"weight": chain(small(Replay, memory(s)), small(OGDPlus, memory(s))), "bias": EWC(strength=5.0)}
+        {"weight": chain(small(ER, memory(s)), small(OGDPlus, memory(s))), "bias": EWC(strength=5.0)}
     ),
 }
 

@@ -11,7 +11,7 @@ from torch import nn
 
 import orthocl
 from orthocl.errors import SettingsError, StoreError, UnsupportedError
-from orthocl.methods import AGEM, EWC, MAS, OGD, SGD, SI, Method, OGDPlus, Replay, StableSGD, chain, partition
+from orthocl.methods import AGEM, ER, EWC, MAS, OGD, SGD, SI, Method, OGDPlus, StableSGD, chain, partition
 from orthocl.training import attach
 
 
@@ -38,14 +38,14 @@ def run(net, data, learn):
 
 
 @pytest.mark.parametrize(
-    "make", [SGD, EWC, SI, MAS, AGEM, lambda: OGD(memory_per_task=3, engine="project"), Replay]
+    "make", [SGD, EWC, SI, MAS, AGEM, lambda: OGD(memory_per_task=3, engine="project"), ER]
 )
 def test_a_chain_of_one_is_that_method(run, make):
     assert torch.equal(run(make())[0], run(chain(make()))[0])
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adam"])
-@pytest.mark.parametrize("other", [lambda: EWC(strength=5.0), Replay, SI, AGEM])
+@pytest.mark.parametrize("other", [lambda: EWC(strength=5.0), ER, SI, AGEM])
 def test_a_projection_acts_last_wherever_it_stands(run, optimizer, other):
     weights, learner = run(chain(OGD(memory_per_task=3), other()), optimizer)
     again, _ = run(chain(other(), OGD(memory_per_task=3)), optimizer)
@@ -209,8 +209,8 @@ def test_replay_lowers_what_is_forgotten(run, data, net):
         with torch.no_grad():
             return float(nn.functional.cross_entropy(net(data[0].inputs()), data[0].targets))
 
-    plain, replayed = loss_of_the_first_task(SGD()), loss_of_the_first_task(Replay(memory_per_task=12))
-    both = loss_of_the_first_task(chain(Replay(memory_per_task=12), OGD(memory_per_task=3)))
+    plain, replayed = loss_of_the_first_task(SGD()), loss_of_the_first_task(ER(memory_per_task=12))
+    both = loss_of_the_first_task(chain(ER(memory_per_task=12), OGD(memory_per_task=3)))
     assert replayed < plain
     assert both < plain
 

@@ -35,11 +35,32 @@ CASES = {
     "si": ({"strength": 1.0}, {"strength": 0.1, "damping": 1.0}),
     "mas": ({"strength": 1.0}, {"strength": 0.1, "importance_samples": 4, "importance_batch": 3}),
     "stable-sgd": ({"decay": 0.5, "batch_size": 4}, {"decay": 0.9, "dropout": 0.6, "batch_size": 3}),
-    "replay": ({}, {"strength": 0.1, "memory_per_task": 3, "replay_batch": 2}),
+    "kron-ogd": ({"memory_per_task": 3}, {"memory_per_task": 6, "threshold": 0.5}),
+    "gpm": ({"memory_per_task": 3}, {"memory_per_task": 6, "threshold": 0.5}),
+    "sgp": ({"memory_per_task": 3}, {"memory_per_task": 6, "threshold": 0.5, "alpha": 1.0}),
+    "adam-nscl": ({"memory_per_task": 12}, {"memory_per_task": 4, "ratio": 2.0}),
+    "sketch-ogd": (
+        {"memory_per_task": 6, "sketch": 4},
+        {"memory_per_task": 9, "sketch": 7, "variant": "ave", "storage": "bfloat16"},
+    ),
+    "orfit": (
+        {"memory_per_task": 6, "components": 5},
+        {"memory_per_task": 9, "components": 3, "variant": "ave", "storage": "bfloat16"},
+    ),
+    "er": ({"memory_per_task": 3}, {"memory_per_task": 6, "replay_batch": 2, "strength": 0.5}),
+    "der++": (
+        {"memory_per_task": 3},
+        {"memory_per_task": 6, "replay_batch": 2, "strength": 0.1, "distillation": 0.1},
+    ),
+    "joint": ({}, {"memory_per_task": 4, "replay_batch": 2, "strength": 0.5}),
     "sgd": ({}, {}),
 }
+OGDS = ("ogd", "ogd+", "pca-ogd", "sketch-ogd", "orfit")
 # Same steps whatever the value, by design: how the projection is computed.
-WITHOUT_EFFECT = {(name, key) for name in ("ogd", "ogd+", "pca-ogd") for key in ("engine", "input_cache")}
+WITHOUT_EFFECT = {(name, key) for name in OGDS for key in ("engine", "input_cache")}
+WITHOUT_EFFECT.add(
+    ("si", "clip")
+)  # it acts where a path climbs, which none does on this problem: test_penalties.py
 
 
 # Without momentum no path climbs: `test_penalties` has one that does.

@@ -4,11 +4,13 @@ import pytest
 import torch
 from torch import nn
 
+from orthocl.cli.known_networks import KNOWN, without_numbers
 from orthocl.cli.plan import app, parse_size
 from orthocl.errors import DataError, SettingsError
 from orthocl.nets import MLP, LeNet, MultiHead
 from orthocl.tangents import Adapter, Subspace, collect, plan
 from orthocl.tangents.costs import LayerShape, adapter_is_cheaper
+from orthocl.tangents.price_list import price_list
 
 
 @pytest.mark.parametrize("variant", ["gtl", "all"])
@@ -137,3 +139,66 @@ def test_command_refuses_nonsense():
         1_500_000_000,
         3 * 10**12,
     ]
+
+
+def test_well_known_networks_have_their_well_known_sizes():
+    weights = {name: sum(p.numel() for p in without_numbers(name)[0].parameters()) for name in KNOWN}
+    assert weights["ResNet-50"] == 25_557_032
+    assert weights["ViT-B/16"] == 86_567_656
+    assert 6.7e9 < weights["7 B decoder, LoRA r = 8"] < 6.8e9
+    model, example = without_numbers("7 B decoder, LoRA r = 8")
+    assert sum(p.numel() for p in model.parameters() if p.requires_grad) == 32 * 2 * 2 * 8 * 4096
+    assert example.is_meta
+
+
+def test_price_list_of_a_convolutional_network():
+    model = nn.Sequential(
+        nn.Conv2d(3, 64, 3, padding=1), nn.ReLU(), nn.Conv2d(64, 128, 3, padding=1), nn.BatchNorm2d(128),
+        nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(128, 10),
+    )  # fmt: skip
+    found = {p.way: p for p in price_list(model, torch.zeros(1, 3, 32, 32), rows=500, card=10**9)}
+    weights = sum(p.numel() for p in model.parameters())
+    assert found["OGD, dense"].nbytes == 500 * weights * 4
+    assert found["OGD, energy 0.99"].nbytes < found["OGD, energy 0.999"].nbytes < found["OGD"].nbytes
+    assert found["OGD, energy 0.99"].most > found["OGD"].most > 0
+    assert found["OGD+"].nbytes == found["OGD"].nbytes + 500 * 3 * 32 * 32 * 4
+    assert found["GPM"].most is None
+    largest = found["OGD, energy 0.99"].most
+    options = {"tasks": 1, "energy": 0.99, "budget": 10**9}
+    assert plan(model, torch.zeros(1, 3, 32, 32), memory_per_task=largest, **options).choice is not None
+
+
+def test_a_plan_measures_the_errors_of_its_examples():
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Conv2d(3, 16, 3), nn.Tanh(), nn.Conv2d(16, 16, 3), nn.Flatten(), nn.Linear(256, 4)
+    )
+    found = plan(model, torch.randn(8, 3, 8, 8), tasks=5, memory_per_task=100, energy=0.95)
+    assert 0 < found.error_mean <= found.error_worst < 1
+    assert found.error_mean**2 <= 0.05
+    assert "compressed" in {layer.kind for layer in found.layers}
+
+
+def test_plan_and_engine_adapt_the_same_layers():
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Flatten(), nn.Linear(300, 200), nn.ReLU(), nn.Linear(200, 8), nn.ReLU(), nn.Linear(8, 4)
+    )
+    x, y = torch.randn(12, 300), torch.randint(4, (12,))
+    parameters = dict(model.named_parameters())
+    for batch_size in (4, 32, 400):
+        found = plan(model, x, tasks=1, memory_per_task=12, batch_size=batch_size)
+        subspace = Subspace(parameters)
+        subspace.append(collect(model, x, y, parameters=parameters), 1)
+        adapter = Adapter(model, subspace, parameters, batch_size=batch_size)
+        adapted = {layer.name for layer in found.layers if layer.adapted}
+        names = {
+            name for name, module in model.named_modules() if module in [a.module for a in adapter.layers]
+        }
+        adapter.remove()
+        assert adapted == names
+
+
+def test_command_needs_a_network_or_the_table():
+    with pytest.raises(SettingsError, match="--table"):
+        app([])

@@ -14,14 +14,18 @@ from rich.console import Console
 from rich.table import Table
 from torch import nn
 
+from orthocl.cli.known_networks import KNOWN, without_numbers
 from orthocl.cli.options import working
 from orthocl.errors import SettingsError, unknown_name
 from orthocl.formatting import counted
 from orthocl.nets import NETS, make_net
 from orthocl.tangents.planner import Plan, plan, size
+from orthocl.tangents.price_list import price_list
 
 app = App(name="plan", help="Bytes and multiply-adds of a memory, before training.")
 UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+CARD = 24 * 10**9
+TANGENTS = 1000
 WHAT = {
     "dense": "as published: explicit gradients",
     "project": "factors, updates projected (any optimizer)",
@@ -31,11 +35,11 @@ WHAT = {
 
 @app.default
 def show_plan(
-    network: str,
+    network: str | None = None,
     /,
     *,
-    input_shape: Annotated[str, Parameter(help="Shape of one input, such as 3,32,32.")],
-    tasks: int,
+    input_shape: Annotated[str | None, Parameter(help="Shape of one input, such as 3,32,32.")] = None,
+    tasks: int | None = None,
     memory_per_task: int = 100,
     batch_size: int = 32,
     outputs: int = 10,
@@ -44,10 +48,15 @@ def show_plan(
     variant: Literal["gtl", "ave", "all"] = "gtl",
     budget: Annotated[str | None, Parameter(help="Memory that may be used, such as 2GB.")] = None,
     samples_per_task: int | None = None,
+    energy: float = 1.0,
+    table: Annotated[bool, Parameter(help="Price well-known networks instead.", negative="")] = False,
 ) -> None:
     """Show what remembering samples costs for each way of projecting, layer by layer.
 
     Example: orthocl plan mlp --input-shape 1,32,32 --tasks 15 --samples-per-task 60000
+
+    With --table it prices ResNet-50, ViT-B/16 and LoRA on a decoder of 7 B weights: OGD, OGD+ and GPM with 1,000
+    tangents, and how many tangents the memory of a card (--budget, by default 24GB) buys. Nothing is computed.
 
     The exit code is 1 if nothing fits the budget.
 
@@ -64,7 +73,17 @@ def show_plan(
         variant: remembered outputs: the label's logit, the mean logit, all logits.
         budget: bytes that may be used.
         samples_per_task: training samples of a task, to price the cached input kernel.
+        energy: share of the tangents' energy to keep; 1.0 is exact.
+        table: price well-known networks instead.
     """
+    if table:
+        print_table(Console(), CARD if budget is None else parse_size(budget), batch_size)
+        return
+    if network is None or input_shape is None or tasks is None:
+        raise SettingsError(
+            "expected a network, --input-shape and --tasks, such as: orthocl plan mlp --input-shape 1,32,32 --tasks 15 "
+            "(or --table alone)"
+        )
     shape = [_positive(part, "input shape") for part in input_shape.split(",")]
     model = _model(
         network, shape, {str(t): outputs for t in range(1, (tasks if multi_head else 1) + 1)}, hidden
@@ -79,6 +98,7 @@ def show_plan(
             variant=variant,
             budget=None if budget is None else parse_size(budget),
             samples_per_task=samples_per_task,
+            energy=energy,
         )
     console = Console()
     print_plan(console, found)
@@ -128,6 +148,32 @@ def parse_size(text: str) -> int:
     return int(float(match.group(1)) * UNITS[unit])
 
 
+def print_table(console: Console, card: int, batch_size: int) -> None:
+    """Prices of well-known networks, from their shapes."""
+    names = Table(
+        "network", "protected", "way", f"{TANGENTS:,} tangents", "multiply-adds a step", f"tangents in {size(card)}",
+        box=None, pad_edge=False,
+    )  # fmt: skip
+    for name in KNOWN:
+        model, example = without_numbers(name)
+        weights = sum(p.numel() for p in model.parameters() if p.requires_grad)
+        found = price_list(model, example, rows=TANGENTS, card=card, batch_size=batch_size)
+        for place, price in enumerate(found):
+            names.add_row(
+                name if place == 0 else "",
+                f"{weights / 1e6:,.1f} M" if place == 0 else "",
+                price.way,
+                size(price.nbytes),
+                f"{price.madds / 1e9:,.1f} G",
+                "all" if price.most is None else f"{price.most:,}",
+            )
+    console.print(names)
+    console.print(
+        "\nSizes of bases (energy below 1, GPM) are estimates from measured networks; everything else is exact.",
+        highlight=False,
+    )
+
+
 def print_plan(console: Console, found: Plan) -> None:
     """Tables for people."""
     console.print(
@@ -155,6 +201,11 @@ def print_plan(console: Console, found: Plan) -> None:
             f"\nCaching the first layer's input kernel for a whole task would take {size(found.cache_bytes)} more "
             "(of disk instead, with ORTHOCL_SCRATCH set to a folder) and save "
             f"{found.cache_saves / 1e6:,.1f} M multiply-adds a step: {verdict}.",
+            highlight=False,
+        )
+    if found.error_mean is not None:
+        console.print(
+            f"\nRelative errors of the examples' tangents: mean {found.error_mean:.3g}, worst {found.error_worst:.3g}.",
             highlight=False,
         )
     for number, line in enumerate(found.advice()):

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from orthocl.errors import TrainingError
-from orthocl.methods.base import Gradient, Method
+from orthocl.methods.base import Gradient, Method, later
 from orthocl.methods.learner import Learner
 from orthocl.methods.memory import Remembered, draw
 from orthocl.methods.protection_report import Watch
@@ -23,6 +23,7 @@ from orthocl.nets.heads import use_head
 from orthocl.storage import export_state
 from orthocl.tangents.adapter import Adapter
 from orthocl.tangents.collect import Tangents, Variant, collect
+from orthocl.tangents.compress import Compression
 from orthocl.tangents.planner import plan
 from orthocl.tangents.subspace import Subspace
 
@@ -44,13 +45,17 @@ class OGD(Method):
         variant: which output of a sample is remembered: "gtl" the logit of its label, "ave" the mean of all
             logits, "all" every logit (one tangent each: the only one that protects all outputs).
         engine: "project" projects every gradient or update; "adapter" trains through the tangent adapter (the same
-            steps, cheaper); "auto" takes the adapter where it is exact and cheaper. While a task is learnt with the
-            adapter, read weights with `model.state_dict()` or a copy of the model: `model.parameters()` lack the
-            adapter's share, so use "project" if you average them as you train.
+            steps, cheaper); "auto" takes the adapter where it is exact, as `orthocl plan` advises. While a task is
+            learnt with the adapter, read weights with `model.state_dict()` or a copy of the model:
+            `model.parameters()` lack the adapter's share, so use "project" if you average them as you train.
         storage: dtype of the stored factors, "float32", "float64" or "bfloat16"; None for the model's own.
         input_cache: bytes that the runner may use, while a task is trained, to look the first layer's kernel with
             the training data up instead of computing it again every epoch. In memory, or in a file in the folder
             $ORTHOCL_SCRATCH if that is set: memory that the system can take back, at the same speed while it does not.
+        energy: share of the tangents' squared norms that is kept, on average over them. Below 1.0, layers where that
+            pays (convolutions, transformers) keep two small bases and a small core per tangent; what is stored is
+            protected exactly, and its distance from the true tangents is among the monitors.
+        worst_energy: share that is kept of every single tangent; 0 asks nothing of single ones.
     """
 
     name: ClassVar[str] = "ogd"
@@ -63,7 +68,9 @@ class OGD(Method):
     engine: Literal["auto", "adapter", "project"] = "auto"
     storage: Literal["float32", "float64", "bfloat16"] | None = None
     input_cache: int = 2**29
-    minimum: ClassVar[Mapping[str, float]] = {"memory_per_task": 0, "input_cache": 0}
+    energy: float = later(1.0)
+    worst_energy: float = later(0.0)
+    minimum: ClassVar[Mapping[str, float]] = {"memory_per_task": 0, "input_cache": 0, "energy": 0.0}
     subspace: Subspace | None = field(default=None, init=False, repr=False)
     adapter: Adapter | None = field(default=None, init=False, repr=False)
     saved_adapter: dict[str, Any] | None = field(default=None, init=False, repr=False)
@@ -73,8 +80,16 @@ class OGD(Method):
     remembered: dict[int, Tensor] = field(default_factory=dict, init=False, repr=False)
     """Task number -> positions of the remembered samples in its training data."""
 
+    def settings(self) -> dict[str, Any]:
+        """The hyperparameters; shares of energy only where something is left out, as in records older than they are."""
+        values = super().settings()
+        if self.energy >= 1.0:
+            del values["energy"], values["worst_energy"]
+        return values
+
     def begin_task(self, learner: Learner) -> None:
         """Install the adapter where it pays."""
+        self.compression(learner)  # an impossible share is refused before anything is learnt
         self.watch.begin(learner)
         self.peak = 0
         # Beside other methods the gradient is not that of the loss alone, which is all that the adapter sees.
@@ -118,12 +133,18 @@ class OGD(Method):
         piece = draw(learner, self.memory_per_task)
         self.remembered[piece.task] = piece.index
         if len(piece):
-            tangents = self.collect(learner, piece)
+            tangents = self.collect(learner, piece, self.earlier)
             self.ensure_subspace(learner).append(tangents, owner=piece.task)
             self.watch.remember(piece, tangents)
 
-    def collect(self, learner: Learner, piece: Remembered) -> Tangents:
-        """Tangents of remembered samples at today's weights, through the head of their task."""
+    def collect(self, learner: Learner, piece: Remembered, earlier: Tangents | None = None) -> Tangents:
+        """Tangents of remembered samples at today's weights, through the head of their task.
+
+        Args:
+            learner: the learner.
+            piece: the samples.
+            earlier: tangents that these will join, whose bases are extended where they are compressed.
+        """
         dtype = None if self.storage is None else getattr(torch, self.storage)
         with use_head(learner.model, piece.head):
             return collect(
@@ -133,7 +154,24 @@ class OGD(Method):
                 parameters=learner.parameters,
                 variant=self.variant,
                 dtype=dtype,
+                compression=self.compression(learner),
+                earlier=earlier,
             )
+
+    def compression(self, learner: Learner) -> Compression:
+        """How much of the tangents is kept, and what the choice of representations may count on."""
+        tasks = max(learner.tasks_expected or 0, learner.tasks_done + 1)
+        return Compression(
+            energy=self.energy,
+            worst=self.worst_energy,
+            rows=tasks * max(1, self.memory_per_task),
+            batch_size=(learner.batch_size or TYPICAL_BATCH) if learner.stage == "gradient" else None,
+        )
+
+    @property
+    def earlier(self) -> Tangents | None:
+        """The tangents that are protected so far."""
+        return None if self.subspace is None else self.subspace.tangents
 
     def ensure_subspace(self, learner: Learner) -> Subspace:
         """The protected space, made when first needed."""
@@ -145,9 +183,6 @@ class OGD(Method):
         adapter = Adapter(
             learner.model, subspace, learner.parameters, batch_size=learner.batch_size or TYPICAL_BATCH
         )
-        if self.engine == "auto" and not adapter.layers:
-            adapter.remove()  # no layer gains: project instead
-            return
         if learner.momentum() is not None:  # as the optimizer: a buffer that exists is not started anew
             adapter.velocity = torch.zeros_like(adapter.alpha)
         if learner.batch_size is not None and self.input_cache:
@@ -194,13 +229,18 @@ class OGD(Method):
             memory_per_task=self.memory_per_task,
             parameters=learner.parameters,
             variant=self.variant,
+            energy=self.energy,
         )
         return found.warning()
 
     def monitor(self, learner: Learner) -> dict[str, float]:
         """Rank and size of the memory, leak, drift of the tangents, largest stable learning rate."""
         rank, size = (self.subspace.rank, self.subspace.size) if self.subspace else (0, 0)
-        return {"rank": float(rank), "tangents": float(size), **self.watch.report}
+        found = {"rank": float(rank), "tangents": float(size), **self.watch.report}
+        errors = None if self.subspace is None or not size else self.subspace.errors
+        if errors is not None:
+            found |= {"error_mean": float(errors.mean()), "error_worst": float(errors.max())}
+        return found
 
     def nbytes(self) -> int:
         """Bytes of memory that the method takes, those of the adapter and its cache included."""

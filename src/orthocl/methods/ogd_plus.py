@@ -45,8 +45,13 @@ class OGDPlus(OGD):
             self.memory.shrink(count)
         self.memory.add(learner, count)
         self.remembered = {piece.task: piece.index for piece in self.memory}
-        pieces = [(piece, self.collect(learner, piece)) for piece in self.memory if len(piece)]
         subspace = self.ensure_subspace(learner)
+        earlier = None if self.refresh == "replace" else subspace.tangents
+        pieces = []
+        for piece in self.memory:
+            if len(piece):
+                earlier = self.collect(learner, piece, earlier)
+                pieces.append((piece, earlier))
         if self.refresh == "replace":
             subspace.replace([(piece.task, tangents) for piece, tangents in pieces])
         for piece, tangents in pieces:

@@ -86,7 +86,7 @@ def partition(parts: Mapping[str, Method]) -> Partition:
     """Different methods for different parts of a model; what belongs to no part is trained plainly.
 
     The parts do not overlap and act in the order of their names: the order given has no influence. Each may project.
-    A penalty that runs the model, such as that of `Replay`, has a gradient by the other parts as well.
+    A penalty that runs the model, such as that of `ER`, has a gradient by the other parts as well.
 
     Args:
         parts: leading part of the names of parameters, such as "encoder" -> its method.

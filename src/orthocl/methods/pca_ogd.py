@@ -38,6 +38,6 @@ class PCAOGD(OGD):
         piece = draw(learner, self.memory_per_task)
         self.remembered[piece.task] = piece.index
         if len(piece):
-            tangents = self.collect(learner, piece)
+            tangents = self.collect(learner, piece, self.earlier)
             self.ensure_subspace(learner).append(tangents, owner=piece.task, components=self.components)
             self.watch.remember(piece, tangents)

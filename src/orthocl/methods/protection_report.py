@@ -22,6 +22,8 @@ from orthocl.tangents.subspace import Subspace
 
 PROBES = 10
 """Samples watched per task."""
+PROBE_BYTES = 2**24
+"""Bytes that the copies of a task's watched tangents may take: fewer are watched where tangents are large."""
 NOTICEABLE = 0.01
 """Relative change of remembered outputs by batch statistics that is worth a warning."""
 
@@ -40,7 +42,8 @@ class Watch:
 
     start: list[Tensor] = field(default_factory=list)
     statistics: dict[str, Tensor] = field(default_factory=dict)
-    probes: dict[int, tuple[Remembered, Tangents]] = field(default_factory=dict)
+    probes: dict[int, tuple[Remembered, Tangents | None]] = field(default_factory=dict)
+    """Task -> samples and their tangents; None for compressed ones, which are looked up where they are kept."""
     report: dict[str, float] = field(default_factory=dict)
 
     def begin(self, learner: Learner) -> None:
@@ -69,10 +72,16 @@ class Watch:
                 now = collect(
                     learner.model, piece.inputs, piece.targets, parameters=learner.parameters, variant=variant
                 )
-            found.append(drift(stored, now, subspace))
+            if stored is None:
+                kept = subspace.find(piece.task, torch.arange(now.rows))
+                if kept is not None:
+                    found.append(drift(kept[0], now.select(kept[1]), subspace))
+            else:
+                found.append(drift(stored, now, subspace))
         for key in ("cosine", "relative_norm", "outside"):
             name = "norm" if key == "relative_norm" else key
-            self.report[f"drift_{name}"] = sum(getattr(one, key) for one in found) / len(found)
+            if found:
+                self.report[f"drift_{name}"] = sum(getattr(one, key) for one in found) / len(found)
         if self.statistics:
             self._warn_of_batch_statistics(learner)
 
@@ -86,6 +95,10 @@ class Watch:
     def refresh(self, piece: Remembered, tangents: Tangents) -> None:
         """Take the probes of a task anew."""
         count = min(PROBES, len(piece))
+        if tangents.errors is not None:
+            self.probes[piece.task] = piece.first(count), None
+            return
+        count = max(1, min(count, PROBE_BYTES * len(piece) // max(1, tangents.nbytes)))
         rows = torch.arange(count * (tangents.rows // len(piece)))
         self.probes[piece.task] = piece.first(count), tangents.select(rows)
 
@@ -125,7 +138,10 @@ class Watch:
             "statistics": self.statistics,
             "report": self.report,
             "probes": {
-                number: {"sample": piece.state_dict(), "tangents": tangents.state_dict()}
+                number: {
+                    "sample": piece.state_dict(),
+                    "tangents": None if tangents is None else tangents.state_dict(),
+                }
                 for number, (piece, tangents) in self.probes.items()
             },
         }
@@ -135,6 +151,9 @@ class Watch:
         self.start, self.statistics = list(state["start"]), dict(state["statistics"])
         self.report = dict(state["report"])
         self.probes = {
-            number: (Remembered.from_state_dict(one["sample"]), Tangents.from_state_dict(one["tangents"]))
+            number: (
+                Remembered.from_state_dict(one["sample"]),
+                None if one["tangents"] is None else Tangents.from_state_dict(one["tangents"]),
+            )
             for number, one in state["probes"].items()
         }

@@ -24,9 +24,9 @@ from orthocl.errors import SettingsError, StoreError, TrainingError
 from orthocl.streams.base import Split
 from orthocl.tangents.adapter_layer import AdapterLayer, install, uninstall
 from orthocl.tangents.blocks import Block, Factored
-from orthocl.tangents.costs import LayerShape, adapter_is_cheaper
+from orthocl.tangents.costs import step_of
 from orthocl.tangents.input_cache import fill_caches
-from orthocl.tangents.last_layer import OneOutputRows, by_output
+from orthocl.tangents.last_layer import OneOutputRows
 from orthocl.tangents.packed_symmetric import SymmetricMatrix
 from orthocl.tangents.subspace import Subspace
 from orthocl.tangents.tangents import Tangents, norm
@@ -150,18 +150,13 @@ class Adapter:
         for block in self.tangents.blocks:
             module = owners.get(id(parameters[block.names[0]]))
             own = [parameters[name] for name in block.names]
-            if not isinstance(block, Factored):
+            way, sorted_rows = step_of(block, module, batch_size, self.alpha.dtype)
+            if way == "adapter" and isinstance(module, nn.Linear) and isinstance(block, Factored):
+                self.layers.append(install(self, module, block))
+            elif isinstance(block, Factored):
+                self.direct.append((sorted_rows or block.by_columns(), own))
+            else:
                 self.direct.append((block, own))
-                continue
-            sorted_rows = by_output(block, self.alpha.dtype)
-            if sorted_rows is None and type(module) is nn.Linear and module is not None:
-                shape = LayerShape(
-                    module.in_features, module.out_features, 1, module.in_features, block.parameters
-                )
-                if adapter_is_cheaper(shape, batch_size):
-                    self.layers.append(install(self, module, block))
-                    continue
-            self.direct.append((sorted_rows or block.by_columns(), own))
 
     @property
     def nbytes(self) -> int:

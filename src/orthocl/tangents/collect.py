@@ -12,7 +12,7 @@ do mix is refused.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Literal, get_args
@@ -23,26 +23,21 @@ from torch import Tensor, nn
 from orthocl.errors import DataError, SettingsError, UnsupportedError, unknown_name
 from orthocl.nets.modes import evaluating
 from orthocl.tangents import layers
-from orthocl.tangents.blocks import Block
+from orthocl.tangents.attention import IN_PROJECTION, Use, readable_attention, watch_projections
+from orthocl.tangents.blocks import Block, Patches, added
+from orthocl.tangents.compress import Compression, compress
 from orthocl.tangents.dense_rows import per_sample_gradients
 from orthocl.tangents.tangents import Tangents, norm
 
-__all__ = [
-    "RecordedLayer",
-    "Tangents",
-    "Variant",
-    "collect",
-    "differentiable",
-    "recorded_layers",
-    "recording",
-    "remembered_outputs",
-]
+__all__ = ["Tangents", "Variant", "collect", "remembered_outputs"]
 
 Variant = Literal["gtl", "ave", "all"]
 # Disagreement with autograd above which a layer's rows are not believed: relative to the layer's gradient, and
 # (for gradients that are zero but for rounding) relative to the whole gradient.
 AGREEMENT = {torch.float64: (1e-7, 1e-12), torch.float32: (2e-3, 3e-5)}
 CHUNK = 256
+# Fewer where all positions of all samples are looked at together.
+COMPRESSED_CHUNK = 128
 
 
 def remembered_outputs(outputs: Tensor, targets: Tensor, variant: Variant) -> Tensor:
@@ -94,30 +89,56 @@ def _checked(outputs: Tensor, targets: Tensor, variant: Variant) -> Tensor:
 
 @dataclass
 class RecordedLayer:
-    """A module whose gradient can be read off one recorded call.
+    """A module whose gradient can be read off recorded calls: what went in, what came out.
 
     Args:
         module: the module.
         names: its protected parameters: "weight", "bias" -> full name.
+        uses: what was recorded of each call.
+        calls: how often it was called.
     """
 
     module: nn.Module
     names: dict[str, str]
+    uses: list[Use] = field(default_factory=list)
     calls: int = 0
-    x: Tensor | None = None
-    z: Tensor | None = None
 
     def record(self, module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
         """A forward hook that keeps what went in and what came out."""
         self.calls += 1
-        self.x, self.z = inputs[0] if inputs else None, output
-        return output.clone()  # a following in-place activation must not overwrite z
+        returned = output.clone()  # a following in-place activation must not overwrite z
+        if inputs:
+            self.uses.append(Use(inputs[0], output, returned=returned))
+        return returned
+
+    def watch(self) -> Callable[[], None]:
+        """Record the calls to come; returns what ends it."""
+        if isinstance(self.module, nn.MultiheadAttention):
+            return self._watch_attention(self.module)
+        return self.module.register_forward_hook(self.record).remove
+
+    def _watch_attention(self, module: nn.MultiheadAttention) -> Callable[[], None]:
+        def note(use: Use) -> None:
+            self.calls += 1
+            self.uses.append(use)
+
+        return watch_projections(module, note)
+
+    def read(self, use: Use, d: Tensor) -> list[Block] | None:
+        """The blocks of one use."""
+        x = use.x.detach()
+        if not isinstance(self.module, nn.MultiheadAttention):
+            return layers.read(self.module, self.names, x, d)
+        full = tuple(self.names[part] for part in IN_PROJECTION if part in self.names)
+        shapes = tuple(
+            tuple(getattr(self.module, part).shape) for part in IN_PROJECTION if part in self.names
+        )
+        return layers.linear(full, shapes, IN_PROJECTION[0] in self.names, x, use.padded(d))
 
 
 def recorded_layers(model: nn.Module, parameters: Mapping[str, nn.Parameter]) -> list[RecordedLayer]:
-    """The modules that `layers` supports, of those that alone own all of their protected parameters."""
+    """The modules that `layers` can read and that own protected parameters, perhaps together with others."""
     names = {id(parameter): name for name, parameter in parameters.items()}
-    owners: dict[str, int] = {}
     found: list[RecordedLayer] = []
     for module in model.modules():
         own = {
@@ -125,33 +146,67 @@ def recorded_layers(model: nn.Module, parameters: Mapping[str, nn.Parameter]) ->
             for part, parameter in module.named_parameters(recurse=False, remove_duplicate=False)
             if id(parameter) in names
         }
-        for name in own.values():
-            owners[name] = owners.get(name, 0) + 1
-        if own and layers.supported(module):
+        if own and (layers.supported(module) or readable_attention(module)):
             found.append(RecordedLayer(module, own))
-    return [layer for layer in found if all(owners[name] == 1 for name in layer.names.values())]
+    return found
 
 
 @contextmanager
 def recording(recorded: Sequence[RecordedLayer]) -> Iterator[None]:
     """Forward passes inside are recorded by these layers."""
-    handles = [layer.module.register_forward_hook(layer.record) for layer in recorded]
+    ends = [layer.watch() for layer in recorded]
     try:
         yield
     finally:
-        for handle in handles:
-            handle.remove()
+        for end in ends:
+            end()
+
+
+@dataclass(frozen=True)
+class _Truth:
+    """A randomly weighted sum of all rows, by autograd: what the rows of every block must add up to."""
+
+    weights: Tensor
+    gradient: Mapping[str, Tensor]
+    rounding: float
+
+    @staticmethod
+    def of(parameters: Mapping[str, nn.Parameter], remembered: Tensor, weights: Tensor) -> _Truth:
+        """One backward pass with respect to the weights."""
+        parts = torch.autograd.grad(
+            (remembered * weights).sum(), list(parameters.values()), allow_unused=True
+        )
+        gradient = {
+            name: torch.zeros_like(leaf) if part is None else part.to_dense() if part.is_sparse else part
+            for (name, leaf), part in zip(parameters.items(), parts, strict=True)
+        }
+        whole = AGREEMENT.get(weights.dtype, (2e-2, 1e-3))[1]
+        return _Truth(weights, gradient, whole * float(norm([*gradient.values(), weights])))
+
+    def agrees(self, block: Block) -> bool:
+        """Whether a block's weighted rows add up to the gradient, but for rounding."""
+        own = AGREEMENT.get(self.weights.dtype, (2e-2, 1e-3))[0]
+        for name, found in zip(block.names, block.combine(self.weights.flatten()), strict=True):
+            truth = self.gradient[name]
+            difference, size = norm([found - truth]), norm([found]) + norm([truth])
+            if not float(difference) <= own * float(size) + self.rounding:
+                return False
+        return True
 
 
 @dataclass
-class _Collector:
+class Collector:
+    """What collecting tangents of one model needs to know from batch to batch."""
+
     model: nn.Module
     parameters: Mapping[str, nn.Parameter]
     variant: Variant
     explicit: set[str] = field(default_factory=set)  # parameters that need per-sample gradients
+    rules: Compression = field(default_factory=Compression)
+    known: Mapping[tuple[str, ...], Block] = field(default_factory=dict)
 
     def layers(self) -> list[RecordedLayer]:
-        """Supported modules that own protected parameters which no other module owns."""
+        """Supported modules that own protected parameters."""
         found = recorded_layers(self.model, self.parameters)
         covered = {name for layer in found for name in layer.names.values()} - self.explicit
         self.explicit |= self.parameters.keys() - covered
@@ -159,30 +214,42 @@ class _Collector:
 
     def chunk(self, x: Tensor, y: Tensor) -> Tangents:
         """Tangents of one batch."""
-        recorded = self.layers()
+        found, truth = self.confirmed(self.layers(), x, y)
+        logits = truth.weights.shape[1]
+        if self.rules.exact:
+            found = [layers.represented(block, logits) for block in found]
+        believed = [block for block in found if truth.agrees(block)]
+        self.explicit |= self.parameters.keys() - {name for block in believed for name in block.names}
+        blocks: Sequence[Block] = [*believed, *self._per_sample(x, y, truth)]
+        errors = None
+        if not self.rules.exact:
+            blocks, errors = compress(blocks, self.rules, self.known, logits)
+        shapes = [tuple(parameter.shape) for parameter in self.parameters.values()]
+        return Tangents(list(self.parameters), shapes, blocks, errors)
+
+    def confirmed(self, recorded: list[RecordedLayer], x: Tensor, y: Tensor) -> tuple[list[Block], _Truth]:
+        """Blocks of one batch as they come, and what their rows must add up to."""
         with recording(recorded):
             remembered = _checked(self.model(x), y, self.variant)
-        called = [layer for layer in recorded if layer.calls == 1 and layer.x is not None]
-        found = self._read_off(called, remembered)
-        found += [
-            silent
-            for layer in recorded
-            if layer.calls == 0
-            and (silent := layers.silent(layer.module, layer.names, remembered)) is not None
-        ]
+        found = self.sums(recorded, remembered)
         generator = torch.Generator().manual_seed(0)
         weights = torch.randn(remembered.shape, generator=generator, dtype=torch.float64).to(remembered)
-        truth = self._weighted_gradient(remembered, weights)
-        believed = [block for block in found if self._agrees(block, weights, truth)]
-        self.explicit |= self.parameters.keys() - {name for block in believed for name in block.names}
-        return Tangents(
-            list(self.parameters),
-            [tuple(parameter.shape) for parameter in self.parameters.values()],
-            [*believed, *self._per_sample(x, y, weights, truth)],
-        )
+        return found, _Truth.of(self.parameters, remembered, weights)
 
-    def _read_off(self, called: list[RecordedLayer], remembered: Tensor) -> list[Block]:
-        outputs = [layer.z for layer in called if layer.z is not None]
+    def sums(self, recorded: list[RecordedLayer], remembered: Tensor) -> list[Block]:
+        """Blocks of all recorded layers as they come, all uses of a weight added up, zeros for silent layers."""
+        found = added(self._read_off(recorded, remembered))
+        covered = {name for block in found for name in block.names}
+        for layer in recorded:
+            if layer.calls == 0 and covered.isdisjoint(layer.names.values()):
+                zero = layers.silent(layer.module, layer.names, remembered)
+                found += [] if zero is None else [zero]
+                covered |= set(layer.names.values())
+        return found
+
+    def _read_off(self, recorded: list[RecordedLayer], remembered: Tensor) -> list[Block]:
+        uses = [(layer, use) for layer in recorded for use in layer.uses]
+        outputs = [use.z for _, use in uses]
         columns = (
             [
                 torch.autograd.grad(column.sum(), outputs, retain_graph=True, allow_unused=True)
@@ -191,36 +258,20 @@ class _Collector:
             if outputs
             else []
         )
-        found = []
-        for place, layer in enumerate(called):
-            if layer.x is None or layer.z is None:
+        found: list[Block] = []
+        for place, (layer, use) in enumerate(uses):
+            if use.z.numel() == 0:  # an expert that no sample was sent to
+                zero = layers.silent(layer.module, layer.names, remembered)
+                found += [] if zero is None else [zero]
                 continue
             derivatives = [column[place] for column in columns]
-            d = torch.stack([torch.zeros_like(layer.z) if part is None else part for part in derivatives], 1)
-            block = layers.block(layer.module, layer.names, layer.x.detach(), d)
-            if block is not None and block.rows == remembered.numel():
-                found.append(block)
+            d = torch.stack([torch.zeros_like(use.z) if part is None else part for part in derivatives], 1)
+            blocks = layer.read(use, d)
+            if blocks is not None and all(block.rows == remembered.numel() for block in blocks):
+                found += blocks
         return found
 
-    def _weighted_gradient(self, remembered: Tensor, weights: Tensor) -> dict[str, Tensor]:
-        leaves = list(self.parameters.values())
-        parts = torch.autograd.grad((remembered * weights).sum(), leaves, allow_unused=True)
-        return {
-            name: torch.zeros_like(leaf) if part is None else part.to_dense() if part.is_sparse else part
-            for (name, leaf), part in zip(self.parameters.items(), parts, strict=True)
-        }
-
-    @staticmethod
-    def _agrees(block: Block, weights: Tensor, truth: Mapping[str, Tensor]) -> bool:
-        own, whole = AGREEMENT.get(weights.dtype, (2e-2, 1e-3))
-        rounding = whole * float(norm([*truth.values(), weights]))
-        for name, sum_of_rows in zip(block.names, block.combine(weights.flatten()), strict=True):
-            difference, size = norm([sum_of_rows - truth[name]]), norm([sum_of_rows]) + norm([truth[name]])
-            if not float(difference) <= own * float(size) + rounding:
-                return False
-        return True
-
-    def _per_sample(self, x: Tensor, y: Tensor, weights: Tensor, truth: Mapping[str, Tensor]) -> list[Block]:
+    def _per_sample(self, x: Tensor, y: Tensor, truth: _Truth) -> list[Block]:
         chosen = {name: parameter for name, parameter in self.parameters.items() if name in self.explicit}
         if not chosen:
             return []
@@ -236,7 +287,7 @@ class _Collector:
                 f"{', '.join(list(chosen)[:3])} need: {error}"
             ) from error
         for block in found:
-            if not self._agrees(block, weights, truth):
+            if not truth.agrees(block):
                 raise UnsupportedError(
                     f"the gradients of parameter {block.names[0]!r} for single samples do not add up to its "
                     "gradient for the batch: the model mixes samples (batch statistics in eval mode, such as "
@@ -275,12 +326,14 @@ def collect(
     variant: Variant = "gtl",
     dtype: torch.dtype | None = None,
     chunk: int | None = None,
+    compression: Compression | None = None,
+    earlier: Tangents | None = None,
 ) -> Tangents:
     """Gradients of the remembered outputs of some samples, as factors.
 
-    The model is in eval mode meanwhile; select its head first. Linear, Conv2d, BatchNorm,
-    LayerNorm, GroupNorm and Embedding layers are read off one backward pass, other parameters (and
-    weights used in more than one place) are differentiated sample by sample.
+    The model is in eval mode meanwhile; select its head first. Linear layers, convolutions, attention, norm
+    layers and embeddings are read off one backward pass, also where a weight is used in several places; other
+    parameters are differentiated sample by sample.
 
     Args:
         model: the network; its outputs are (samples, outputs) or (samples,).
@@ -291,6 +344,8 @@ def collect(
             (rows sample-major).
         dtype: storage type of the factors, by default that of the model.
         chunk: samples per forward pass; by default as many as give a few hundred rows.
+        compression: how much of the tangents to keep; by default all.
+        earlier: tangents that these will join: layers keep their representations, and their bases are extended.
 
     Raises:
         UnsupportedError: if the model mixes the samples of a batch.
@@ -301,13 +356,41 @@ def collect(
         raise DataError(
             f"expected one target for each input, at least one, got {len(inputs)} and {len(targets)}"
         )
-    collector = _Collector(model, parameters, variant)
-    size, pieces = max(1, chunk or CHUNK), []
+    collector = Collector(model, parameters, variant, rules=compression or Compression())
+    size, pieces = max(1, chunk or (CHUNK if collector.rules.exact else COMPRESSED_CHUNK)), []
+    known = [] if earlier is None else [earlier]
     with differentiable(model, parameters):
         if variant == "all" and chunk is None:  # every sample brings as many derivatives as outputs
             with torch.no_grad():
-                size = max(1, CHUNK // remembered_outputs(model(inputs[:1]), targets[:1], variant).shape[1])
+                size = max(1, size // remembered_outputs(model(inputs[:1]), targets[:1], variant).shape[1])
         for start in range(0, len(inputs), size):
+            if not collector.rules.exact and known:
+                collector.known = {block.names: block for block in known[-1].blocks}
             piece = collector.chunk(inputs[start : start + size], targets[start : start + size])
             pieces.append(piece if dtype is None else piece.to(dtype))
+            known = [pieces[-1]]
     return Tangents.concatenate(pieces)
+
+
+def read_layers(
+    model: nn.Module,
+    inputs: Tensor,
+    targets: Tensor,
+    *,
+    parameters: Mapping[str, nn.Parameter],
+    variant: Variant = "gtl",
+) -> list[Patches]:
+    """The layers' inputs and output derivatives on some samples, as sums of outer products that autograd confirms.
+
+    Args:
+        model: the network, with the head of the samples selected.
+        inputs: samples.
+        targets: their labels; only "gtl" reads them.
+        parameters: the protected parameters by full name.
+        variant: of which outputs the derivatives are.
+    """
+    collector = Collector(model, parameters, variant)
+    with differentiable(model, parameters):
+        recorded = collector.layers()
+        found, truth = collector.confirmed(recorded, inputs, targets)
+    return [block for block in found if isinstance(block, Patches) and truth.agrees(block)]

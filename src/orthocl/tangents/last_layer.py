@@ -58,7 +58,7 @@ class OneOutputRows:
     def coefficients(self, gradient: Sequence[Tensor]) -> Tensor:
         """G_l g."""
         weight, *bias = gradient if self._used is None else [part[self._used] for part in gradient]
-        products = torch.bmm(weight[:, None], self._inputs_t)
+        products = torch.bmm(weight.flatten(1)[:, None], self._inputs_t)
         if self._bias:
             products.addcmul_(self._values, bias[0][:, None, None])
         found = products.view(-1).index_select(0, self._place)
@@ -71,7 +71,8 @@ class OneOutputRows:
         changes = [torch.bmm(self._weights, self._inputs)[:, 0]]
         if self._bias:
             changes.append((self._weights * self._values).sum((1, 2)))
-        for target, change in zip(targets, changes, strict=True):
+        for target, part in zip(targets, changes, strict=True):
+            change = part.view(len(part), *target.shape[1:])
             if self._used is None:
                 target.add_(change, alpha=scale)
             else:

@@ -7,6 +7,7 @@ sequence) has the gradient sum over samples and positions of d a^T, with d the d
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -14,8 +15,9 @@ import torch
 from torch import Tensor, nn
 
 from orthocl.errors import UnsupportedError
+from orthocl.tangents.attention import Use
+from orthocl.tangents.blocks import Patches
 from orthocl.tangents.collect import RecordedLayer, differentiable, recorded_layers, recording
-from orthocl.tangents.layers import patches_of
 
 
 @dataclass(frozen=True)
@@ -64,15 +66,18 @@ def layer_io(
     {'1.weight': ((5, 1, 4), (5, 1, 8)), '4.weight': ((5, 1, 8), (5, 1, 3))}
     """
     chosen = dict(model.named_parameters()) if parameters is None else parameters
-    recorded = [layer for layer in recorded_layers(model, chosen) if _readable(layer)]
+    owned = recorded_layers(model, chosen)
+    owners = Counter(name for layer in owned for name in layer.names.values())
+    recorded = [layer for layer in owned if _readable(layer) and owners[layer.names["weight"]] == 1]
     with differentiable(model, chosen):
         with recording(recorded):
             outputs = model(inputs)
         called = [layer for layer in recorded if layer.calls]
         values = outputs.flatten(1).sum(1) if quantity is None else quantity(outputs)
-        found = torch.autograd.grad(values.sum(), [_output(one) for one in called], allow_unused=True)
+        results = [_use(layer).z for layer in called]
+        found = torch.autograd.grad(values.sum(), results, allow_unused=True)
     return {
-        layer.names["weight"]: _layer_io(layer, torch.zeros_like(_output(layer)) if d is None else d)
+        layer.names["weight"]: _layer_io(layer, torch.zeros_like(_use(layer).z) if d is None else d)
         for layer, d in zip(called, found, strict=True)
     }
 
@@ -83,20 +88,19 @@ def _readable(layer: RecordedLayer) -> bool:
     return plain and "weight" in layer.names
 
 
-def _output(layer: RecordedLayer) -> Tensor:
-    if layer.calls > 1 or layer.x is None or layer.z is None:
+def _use(layer: RecordedLayer) -> Use:
+    """The one call of a layer."""
+    if layer.calls != 1 or not layer.uses:
         raise UnsupportedError(
             f"the layer of {layer.names['weight']!r} is called {layer.calls} times in one forward pass: its inputs are "
             "not one batch. Leave its parameters out"
         )
-    return layer.z
+    return layer.uses[0]
 
 
 def _layer_io(layer: RecordedLayer, d: Tensor) -> LayerIO:
-    module, x = layer.module, layer.x
-    if x is None:
-        raise UnsupportedError(f"the layer of {layer.names['weight']!r} was called without inputs")
-    if isinstance(module, nn.Conv2d):
-        maps, unfold = patches_of(module, x.detach())
-        return LayerIO(unfold(maps), d.flatten(2).transpose(1, 2))
-    return LayerIO(x.detach().reshape(len(x), -1, x.shape[-1]), d.reshape(len(d), -1, d.shape[-1]))
+    blocks = layer.read(_use(layer), d[:, None])
+    block = blocks[0] if blocks else None
+    if not isinstance(block, Patches):
+        raise UnsupportedError(f"the inputs of the layer of {layer.names['weight']!r} have no positions")
+    return LayerIO(block.patches(slice(None), d.dtype), block.deltas)

@@ -2,34 +2,51 @@
 
 Every function here takes what hooks recorded for one call of a module, its input x (n samples) and the
 derivatives d of the remembered outputs with respect to its output, (n, k, ...) for k remembered outputs per
-sample, and returns the layer's block of n k rows, sample-major. None is returned where the gradient cannot be
+sample, and returns the layer's blocks of n k rows, sample-major. None is returned where the gradient cannot be
 read off: those parameters then get explicit per-sample gradients.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from math import prod
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
-from orthocl.tangents.blocks import Block, Dense, Factored, Patches, Shape, Unfold
-from orthocl.tangents.costs import LayerShape
+from orthocl.tangents.blocks import Block, Dense, Factored, Patches, Rows, Shape
+from orthocl.tangents.convolutions import PLAIN, TRANSPOSED, convolution, shared_inputs
+from orthocl.tangents.costs import LayerShape, sparse_rows_are_smaller
 
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+LINEAR = (nn.Linear, NonDynamicallyQuantizableLinear)
 # Exact types: a subclass may compute something else.
-SUPPORTED = (nn.Linear, nn.Conv2d, *BATCH_NORMS, nn.LayerNorm, nn.GroupNorm, nn.Embedding)
+SUPPORTED = (*LINEAR, *PLAIN, *TRANSPOSED, *BATCH_NORMS, nn.LayerNorm, nn.GroupNorm, nn.Embedding)
 
 
 def supported(module: nn.Module) -> bool:
-    """Whether `block` knows the layer; a linear one that carries a tangent adapter is one when that is paused."""
-    return type(module) in SUPPORTED or "tangent_adapter" in vars(module)
+    """Whether `read` knows the layer; a linear one that carries a tangent adapter is one while that is paused."""
+    return type(module) in SUPPORTED or _adapted(module) or _multiplies_from_the_right(module)
 
 
-def block(module: nn.Module, names: dict[str, str], x: Tensor, d: Tensor) -> Block | None:
-    """The block of a layer, or None if its gradient cannot be read off x and d.
+def _adapted(module: nn.Module) -> bool:
+    return isinstance(module, nn.Linear) and "tangent_adapter" in vars(module)
+
+
+def _multiplies_from_the_right(module: nn.Module) -> bool:
+    """Hugging Face's Conv1D: a linear layer that keeps its weight transposed."""
+    weight = getattr(module, "weight", None)
+    return (
+        type(module).__name__ == "Conv1D"
+        and isinstance(weight, Tensor)
+        and weight.dim() == 2
+        and getattr(module, "nf", None) == weight.shape[1]
+    )
+
+
+def read(module: nn.Module, names: dict[str, str], x: Tensor, d: Tensor) -> list[Block] | None:
+    """The blocks of a layer as they come: sums of outer products as patches, whatever will be made of them.
 
     Args:
         module: the layer.
@@ -37,17 +54,58 @@ def block(module: nn.Module, names: dict[str, str], x: Tensor, d: Tensor) -> Blo
         x: the layer's input, (n, ...).
         d: derivatives with respect to the layer's output, (n, k, ...).
     """
-    if x.shape[0] != d.shape[0]:
+    if x.dim() == 0 or x.shape[0] != d.shape[0]:
         return None
     full = tuple(names[part] for part in ("weight", "bias") if part in names)
     shapes = tuple(tuple(getattr(module, part).shape) for part in ("weight", "bias") if part in names)
-    if isinstance(module, nn.Linear):
-        return _linear(full, shapes, names, x, d)
-    if isinstance(module, nn.Conv2d):
-        return _convolution(module, full, shapes, names, x, d)
-    if isinstance(module, nn.Embedding):
-        return _embedding(module, full, shapes, x, d)
-    return _scale_and_shift(module, full, shapes, names, x, d)
+    if type(module) in LINEAR or _adapted(module):
+        return linear(full, shapes, "weight" in names, x, d)
+    if _multiplies_from_the_right(module):
+        return _from_the_right(full, shapes, "weight" in names, x, d)
+    if isinstance(module, (*PLAIN, *TRANSPOSED)):
+        if "weight" not in names:
+            return [Dense(full, shapes, _rows(d).flatten(2).sum(2))]
+        return convolution(module, full, shapes, x, d)
+    found = (
+        _embedding(module, full, shapes, x, d)
+        if isinstance(module, nn.Embedding)
+        else _scale_and_shift(module, full, shapes, names, x, d)
+    )
+    return None if found is None else [found]
+
+
+def block(module: nn.Module, names: dict[str, str], x: Tensor, d: Tensor) -> Block | None:
+    """The block of a layer in the exact representation that the cost model chooses, or None.
+
+    None stands for a gradient that cannot be read off x and d, or that takes more than one block.
+    """
+    found = read(module, names, x, d)
+    return represented(found[0], d.shape[1]) if found is not None and len(found) == 1 else None
+
+
+def represented(found: Block, logits: int) -> Block:
+    """A block as it comes, in the exact representation that the cost model chooses.
+
+    Args:
+        found: one of `read`'s blocks.
+        logits: rows per sample, which share the sample's input.
+    """
+    if isinstance(found, Rows):
+        return found if sparse_rows_are_smaller(found.numbers, found.parameters) else found.densified()
+    if not isinstance(found, Patches):
+        return found
+    kind = layer_shape(found).choose(logits)
+    if kind == "factored":
+        inputs = found.inputs if found.unfold is None else found.unfold(found.inputs)
+        return Factored(found.names, found.shapes, inputs.flatten(1), found.deltas[:, 0], found.source)
+    return found if kind == "patches" else found.densified()
+
+
+def layer_shape(found: Patches) -> LayerShape:
+    """The sizes that the costs of a sum of outer products depend on."""
+    inputs, outputs = found.width
+    stored = found.inputs[0].numel() if len(found.inputs) else 0
+    return LayerShape(inputs, outputs, found.positions, stored, found.parameters, found.groups)
 
 
 def silent(module: nn.Module, names: dict[str, str], remembered: Tensor) -> Block | None:
@@ -69,82 +127,41 @@ def _rows(d: Tensor) -> Tensor:
     return d.flatten(0, 1)
 
 
-def _source(d: Tensor) -> Tensor | None:
-    """Which input each row uses: None where every row has its own."""
-    samples, outputs = d.shape[:2]
-    return None if outputs == 1 else torch.arange(samples, device=d.device).repeat_interleave(outputs)
+def linear(
+    full: tuple[str, ...], shapes: tuple[Shape, ...], weight: bool, x: Tensor, d: Tensor
+) -> list[Block] | None:
+    """Each position's derivative times its input.
 
-
-def _linear(
-    full: tuple[str, ...], shapes: tuple[Shape, ...], names: dict[str, str], x: Tensor, d: Tensor
-) -> Block | None:
+    Args:
+        full: names of the protected ones of weight and bias.
+        shapes: their shapes.
+        weight: whether the weight is among them.
+        x: inputs, (n, ..., i).
+        d: derivatives of the outputs, (n, k, ..., o).
+    """
     if x.dim() < 2:
         return None
     inputs, deltas = x.reshape(len(x), -1, x.shape[-1]), _rows(d.flatten(2, -2) if d.dim() > 3 else d)
     if deltas.dim() == 2:
         deltas = deltas[:, None]
-    if "weight" not in names:
-        return Dense(full, shapes, deltas.sum(1))
-    return _outer(full, shapes, inputs, deltas, d, None, 1)
+    if not weight:
+        return [Dense(full, shapes, deltas.sum(1))]
+    return [Patches(full, shapes, inputs, deltas, shared_inputs(d))]
 
 
-def _outer(
-    full: tuple[str, ...],
-    shapes: tuple[Shape, ...],
-    inputs: Tensor,
-    deltas: Tensor,
-    d: Tensor,
-    unfold: Unfold | None,
-    groups: int,
-) -> Block:
-    """The representation of a sum of outer products that the cost model chooses."""
-    positions, outputs = deltas.shape[1:]
-    parameters = sum(prod(shape) for shape in shapes)
-    size = LayerShape(prod(shapes[0][1:]), outputs, positions, inputs[0].numel(), parameters, groups)
-    kind = size.choose(logits=d.shape[1])
-    if kind == "factored":
-        flat = inputs.flatten(1) if unfold is None else unfold(inputs).flatten(1)
-        return Factored(full, shapes, flat, deltas[:, 0], _source(d))
-    stored = Patches(full, shapes, inputs, deltas, _source(d), unfold)
-    return stored if kind == "patches" else stored.densified()
-
-
-def patches_of(module: nn.Conv2d, x: Tensor) -> tuple[Tensor, Unfold]:
-    """The padded input of a convolution, and what cuts it into patches, one for each position of the output."""
-    maps, padding = x, module.padding
-    if module.padding_mode != "zeros" or isinstance(padding, str):
-        mode = "constant" if module.padding_mode == "zeros" else module.padding_mode
-        maps, padding = functional.pad(x, module._reversed_padding_repeated_twice, mode=mode), (0, 0)
-    return maps, Unfold(
-        _pair(module.kernel_size), _pair(module.stride), _pair(padding), _pair(module.dilation)
-    )
-
-
-def _convolution(
-    module: nn.Conv2d,
-    full: tuple[str, ...],
-    shapes: tuple[Shape, ...],
-    names: dict[str, str],
-    x: Tensor,
-    d: Tensor,
-) -> Block | None:
-    if x.dim() != 4:
-        return None
-    deltas = _rows(d).flatten(2).transpose(1, 2).contiguous()
-    if "weight" not in names:
-        return Dense(full, shapes, deltas.sum(1))
-    maps, unfold = patches_of(module, x)
-    if module.groups == 1:
-        return _outer(full, shapes, maps, deltas, d, unfold, 1)
-    # One group after another is an ordinary convolution with its share of the channels.
-    patches = torch.unflatten(unfold(maps), 2, (module.groups, -1))
-    split = torch.unflatten(torch.unflatten(deltas, 0, d.shape[:2]), 3, (module.groups, -1))
-    weight = torch.einsum("nklgo,nlgi->nkgoi", split, patches).flatten(0, 1).flatten(1)
-    return Dense(full, shapes, torch.cat([weight, deltas.sum(1)], 1) if len(full) == 2 else weight)
-
-
-def _pair(value: int | Sequence[int]) -> tuple[int, int]:
-    return (value, value) if isinstance(value, int) else (int(value[0]), int(value[1]))
+def _from_the_right(
+    full: tuple[str, ...], shapes: tuple[Shape, ...], weight: bool, x: Tensor, d: Tensor
+) -> list[Block] | None:
+    """As `linear` with the roles of input and derivative exchanged, so that the bias stands alone."""
+    found = linear(full[:1], shapes[:1], weight, x, d)
+    if found is None or not isinstance(found[0], Patches):
+        return found
+    straight = found[0]
+    inputs = straight.rows_of_inputs(slice(None))
+    blocks: list[Block] = [Patches(full[:1], shapes[:1], straight.deltas, inputs)]
+    if len(full) == 2:
+        blocks.append(Dense(full[1:], shapes[1:], straight.deltas.sum(1)))
+    return blocks
 
 
 def _scale_and_shift(
@@ -188,11 +205,8 @@ def _embedding(
     if module.max_norm is not None:  # renormalises its own weights while it runs
         return None
     samples, outputs = d.shape[:2]
-    vocabulary, width = shapes[0]
     words = x.reshape(samples, 1, -1).expand(-1, outputs, -1).reshape(samples * outputs, -1)
-    deltas = _rows(d).reshape(samples * outputs, -1, width)
+    values = _rows(d).reshape(samples * outputs, -1, prod(shapes[0][1:]))
     if module.padding_idx is not None:
-        deltas = deltas * (words != module.padding_idx)[..., None]
-    rows = deltas.new_zeros(samples * outputs, vocabulary, width)
-    rows.scatter_add_(1, words[..., None].expand_as(deltas), deltas)
-    return Dense(full, shapes, rows.flatten(1))
+        values = values * (words != module.padding_idx)[..., None]
+    return Rows(full, shapes, words, values)

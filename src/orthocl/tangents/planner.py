@@ -1,7 +1,9 @@
 """Planner: what a memory will cost, before training.
 
-One sample is sent through the real collection, so the plan knows what will really be stored for each layer; the rest
-is the arithmetic of `costs`. Three ways of taking an OGD step are priced, at the memory's final size:
+One sample's shapes are sent through the collection (`survey`), so the plan knows what will be stored for each layer;
+the rest is the arithmetic of `costs`. No memory is needed, so that models on torch's meta device can be planned too.
+With energy < 1 and several example inputs, those are collected for real, and their measured errors are part of the
+plan. Three ways of taking an OGD step are priced, at the memory's final size:
 
     dense     the published algorithm: an orthonormal basis of m explicit gradients, two passes over it a step
     project   factors and Cholesky factor; the update is projected (any optimizer)
@@ -25,12 +27,15 @@ from orthocl.nets.heads import find_heads
 from orthocl.tangents.blocks import Block, Factored, Kind, Patches
 from orthocl.tangents.cholesky import PANEL as CHOLESKY_PANEL
 from orthocl.tangents.collect import Variant, collect
-from orthocl.tangents.costs import LayerShape, adapter_is_cheaper
-from orthocl.tangents.last_layer import by_output
+from orthocl.tangents.compress import Compression
+from orthocl.tangents.costs import LayerShape, Step, projection_madds, step_of, step_on
+from orthocl.tangents.survey import survey
 
 Path = Literal["dense", "project", "adapter"]
 # The paths that this library takes; "dense" is there to compare with.
 OURS: tuple[Path, ...] = ("project", "adapter")
+# Example inputs whose tangents are compressed for real, to measure the errors.
+MEASURED = 32
 
 
 @dataclass(frozen=True)
@@ -48,6 +53,8 @@ class LayerPlan:
         inputs: numbers of one input position, where they are known.
         sorted: whether the adapter path keeps a copy of its factors sorted by output: the last layer, where each
             tangent has one output.
+        fixed_bytes: stored whatever the number of tangents: the bases of a compressed layer.
+        fixed_madds: multiply-adds of one projection whatever the number of tangents.
     """
 
     name: str
@@ -59,6 +66,8 @@ class LayerPlan:
     step: int
     inputs: int = 0
     sorted: bool = False
+    fixed_bytes: int = 0
+    fixed_madds: int = 0
 
 
 @dataclass(frozen=True)
@@ -85,6 +94,8 @@ class Plan:
             path; 0 if unknown or not applicable.
         cache_saves: multiply-adds per step that the cache saves.
         budget: bytes that may be used, or None.
+        energy: share of the tangents' energy that is kept.
+        error_mean, error_worst: relative errors of the example inputs' tangents where those were measured.
     """
 
     rows: int
@@ -97,6 +108,9 @@ class Plan:
     cache_bytes: int = 0
     cache_saves: int = 0
     budget: int | None = None
+    energy: float = 1.0
+    error_mean: float | None = None
+    error_worst: float | None = None
 
     @property
     def parameters(self) -> int:
@@ -127,7 +141,8 @@ class Plan:
             return self.memory_per_task
         linear = sum(layer.bytes_per_row for layer in self.layers) + 4 * CHOLESKY_PANEL
         # linear m + 4 m^2 <= budget: the Cholesky factor is half of a float64 matrix, and a little.
-        rows = (isqrt(int(linear * linear) + 16 * self.budget) - int(linear)) // 8
+        left = self.budget - sum(layer.fixed_bytes for layer in self.layers)
+        rows = (isqrt(int(linear * linear) + 16 * left) - int(linear)) // 8 if left > 0 else 0
         return int(rows) // (self.tasks * self.rows_per_sample)
 
     def advice(self) -> list[str]:
@@ -174,12 +189,13 @@ def plan(
     variant: Variant = "gtl",
     budget: int | None = None,
     samples_per_task: int | None = None,
+    energy: float = 1.0,
 ) -> Plan:
     """What remembering `memory_per_task` samples of each of `tasks` tasks will cost.
 
     Args:
         model: the network, with any head selected.
-        example_input: a batch of inputs; only its first sample is used.
+        example_input: a batch of inputs; only the shape of its first sample counts, unless tangents are compressed.
         tasks: tasks of the stream.
         memory_per_task: samples remembered per task.
         batch_size: samples per training step.
@@ -187,6 +203,7 @@ def plan(
         variant: which outputs are remembered.
         budget: bytes that the memory may take.
         samples_per_task: training samples of a task, to price the cached input kernel.
+        energy: share of the tangents' energy to keep; 1.0 is exact.
 
     >>> from orthocl.nets import MLP
     >>> found = plan(MLP((1, 32, 32), outputs=10), torch.zeros(1, 1, 32, 32), tasks=15, memory_per_task=100)
@@ -199,20 +216,23 @@ def plan(
     if len(example_input) == 0:
         raise DataError("expected an example input with at least one sample, got none")
     protected = protected_parameters(model) if parameters is None else dict(parameters)
-    targets = torch.zeros(1, dtype=torch.long, device=example_input.device)
-    tangents = collect(model, example_input[:1], targets, parameters=protected, variant=variant)
-    rows = tasks * memory_per_task * tangents.rows
+    if not protected:
+        raise SettingsError("nothing to plan: the model has no parameters that require gradients")
+    rules = Compression(energy=energy, rows=tasks * memory_per_task, batch_size=batch_size)
+    blocks, last, logits, errors = _blocks(model, example_input, protected, variant, rules)
+    rows = tasks * memory_per_task * logits
     item = next(iter(protected.values())).element_size()
     owners = {id(weight): module for module in model.modules() for weight in module.parameters(False)}
     pixels = example_input[0].numel()
     layers = tuple(
-        _layer(block, owners.get(id(protected[block.names[0]])), batch_size, tangents.rows, pixels)
-        for block in tangents.blocks
+        _layer(block, owners.get(id(protected[block.names[0]])), batch_size, logits, pixels, last)
+        for block in blocks
     )
     weights = sum(layer.parameters for layer in layers)
-    factors = int(sum(layer.bytes_per_row for layer in layers) * rows)
+    factors = int(sum(layer.bytes_per_row * rows + layer.fixed_bytes for layer in layers))
     cholesky = 4 * rows * (rows + CHOLESKY_PANEL)
-    projection = sum(layer.projection for layer in layers) * rows
+    bases = sum(layer.fixed_madds for layer in layers)
+    projection = sum(layer.projection for layer in layers) * rows + bases
     copied = sum(layer.inputs for layer in layers if layer.sorted) * rows
     costs: dict[Path, Cost] = {
         "dense": Cost(rows * weights * item, 2 * rows * weights),
@@ -220,36 +240,70 @@ def plan(
         # Besides those: one triangle of the inverse, the starting weights, and factors sorted by output.
         "adapter": Cost(
             factors + cholesky + (rows * (rows + 1) // 2 + weights + copied) * item,
-            sum(layer.step for layer in layers) * rows + rows**2,
+            sum(layer.step for layer in layers) * rows + bases + rows**2,
         ),
     }
-    columns = rows // tangents.rows  # rows of one sample share their input
+    columns = rows // logits  # rows of one sample share their input
     cacheable = layers[0].adapted and layers[0].inputs == pixels
     samples = samples_per_task if samples_per_task is not None and cacheable else 0
     return Plan(
-        rows, tangents.rows, tasks, memory_per_task, batch_size, layers, costs,
-        samples * columns * item, batch_size * pixels * columns if samples else 0, budget,
+        rows, logits, tasks, memory_per_task, batch_size, layers, costs,
+        samples * columns * item, batch_size * pixels * columns if samples else 0, budget, energy,
+        None if errors is None else float(errors.mean()), None if errors is None else float(errors.max()),
     )  # fmt: skip
 
 
-def _layer(block: Block, module: nn.Module | None, batch_size: int, logits: int, pixels: int) -> LayerPlan:
+def _blocks(
+    model: nn.Module,
+    example_input: Tensor,
+    protected: Mapping[str, nn.Parameter],
+    variant: Variant,
+    rules: Compression,
+) -> tuple[list[Block], set[str] | None, int, Tensor | None]:
+    """Blocks to price, the weights with one output a row (None: to be seen in the block), rows a sample, errors."""
+    real = not next(iter(protected.values())).is_meta
+    if real and not rules.exact and len(example_input) > 1:
+        few = example_input[:MEASURED]
+        targets = torch.zeros(len(few), dtype=torch.long, device=few.device)
+        tangents = collect(model, few, targets, parameters=protected, variant=variant, compression=rules)
+        return tangents.blocks, None, tangents.rows // len(few), tangents.errors
+    try:
+        blocks, last = survey(model, example_input, protected, variant, rules)
+    except (
+        Exception
+    ):  # control flow that needs numbers, tensors that are not buffers: anything a model may do
+        if not real:
+            raise
+        targets = torch.zeros(1, dtype=torch.long, device=example_input.device)
+        tangents = collect(model, example_input[:1], targets, parameters=protected, variant=variant)
+        return tangents.blocks, None, tangents.rows, None
+    return blocks, last, blocks[0].rows, None
+
+
+def _layer(
+    block: Block, module: nn.Module | None, batch_size: int, logits: int, pixels: int, last: set[str] | None
+) -> LayerPlan:
     name = block.names[0].removesuffix(".weight").removesuffix(".bias")
-    projection = 2 * block.parameters
-    adapted, in_order, step, inputs = False, False, projection, 0
+    projection, fixed = projection_madds(block)
+    if last is not None and isinstance(block, Factored):
+        way: Step = "by output" if block.names[0] in last else step_on(module, block.parameters, batch_size)
+    else:
+        way = step_of(block, module, batch_size, next(iter(block.tensors().values())).dtype)[0]
+    step, inputs = projection, 0
     if isinstance(block, Patches):
-        inputs, outputs = block.width
-        projection = step = 2 * block.positions * inputs * outputs
-    if isinstance(block, Factored) and type(module) is nn.Linear and module is not None:
-        inputs, outputs = module.in_features, module.out_features
-        shape = LayerShape(inputs, outputs, 1, inputs, block.parameters)
-        in_order = by_output(block, block.inputs.dtype) is not None
-        adapted = not in_order and adapter_is_cheaper(shape, batch_size)
-        step = shape.adapter(batch_size, first=inputs == pixels) if adapted else projection
-        step = 2 * inputs if in_order else step
-    stored = sum(tensor.numel() * tensor.element_size() for tensor in block.tensors().values())
+        inputs = block.width[0]
+    if isinstance(block, Factored):
+        inputs = block.inputs.shape[1]
+    if way == "adapter" and isinstance(module, nn.Linear):
+        shape = LayerShape(inputs, module.out_features, 1, inputs, block.parameters)
+        step = shape.adapter(batch_size, first=inputs == pixels)
+    if way == "by output":
+        step = 2 * inputs
+    bases = block.shared_bytes
     return LayerPlan(
-        name, block.parameters, block.kind, adapted, stored / logits, projection, step, inputs, in_order
-    )
+        name, block.parameters, block.kind, way == "adapter", (block.nbytes - bases) / block.rows, projection, step,
+        inputs, way == "by output", bases, fixed,
+    )  # fmt: skip
 
 
 def protected_parameters(model: nn.Module) -> dict[str, nn.Parameter]:

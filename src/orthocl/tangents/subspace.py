@@ -72,6 +72,7 @@ class Subspace:
     def _clear(self) -> None:
         self.tangents: Tangents | None = None  # the rows of all pieces, in order
         self._pieces: list[tuple[int, int, Tensor | None]] = []  # owner, rows, mixing
+        self._places: list[Tensor] = []  # for each piece, which of the tangents given its rows were
         self._aside: list[tuple[int, Tangents]] = []  # tangents that added no direction
         self._factor = GrowingCholesky()
         self.largest = 0.0  # largest squared norm of a tangent so far
@@ -87,6 +88,11 @@ class Subspace:
     def size(self) -> int:
         """Number of tangents kept as rows."""
         return 0 if self.tangents is None else self.tangents.rows
+
+    @property
+    def errors(self) -> Tensor | None:
+        """For each tangent kept how far it is from the true gradient, relative to its norm; None if exact."""
+        return None if self.tangents is None else self.tangents.errors
 
     @property
     def owners(self) -> tuple[int, ...]:
@@ -118,7 +124,7 @@ class Subspace:
         threshold = self.tolerance * self.largest
         if components is not None:
             return self._append_components(tangents, owner, gram, components, threshold)
-        alive = (gram.diagonal() > threshold).nonzero()[:, 0]
+        alive = places = (gram.diagonal() > threshold).nonzero()[:, 0]
         if len(alive) < tangents.rows:  # zero tangents protect nothing, now or later
             tangents, gram = tangents.select(alive), gram[alive][:, alive]
         if tangents.rows == 0:
@@ -130,7 +136,7 @@ class Subspace:
             self._aside.append((owner, tangents.select(rest.nonzero()[:, 0])))
             tangents = tangents.select(kept)
         if len(kept):
-            self._join(tangents, owner, None)
+            self._join(tangents, owner, None, places[kept])
         return len(kept)
 
     def _append_components(
@@ -147,7 +153,7 @@ class Subspace:
             return 0
         kept = self._extend_mixed(tangents, gram, mixing)
         if len(kept):
-            self._join(tangents, owner, mixing[kept])
+            self._join(tangents, owner, mixing[kept], torch.arange(tangents.rows))
         return len(kept)
 
     def _extend_mixed(self, tangents: Tangents, gram: Tensor, mixing: Tensor) -> Tensor:
@@ -160,9 +166,21 @@ class Subspace:
             return torch.zeros(0, tangents.rows, dtype=torch.float64)
         return self._mix(self.tangents.gram(tangents))
 
-    def _join(self, tangents: Tangents, owner: int, mixing: Tensor | None) -> None:
+    def _join(self, tangents: Tangents, owner: int, mixing: Tensor | None, places: Tensor) -> None:
         self.tangents = tangents if self.tangents is None else Tangents.concatenate([self.tangents, tangents])
         self._pieces.append((owner, tangents.rows, mixing))
+        self._places.append(places.cpu())
+
+    def find(self, owner: int, places: Tensor) -> tuple[Tangents, Tensor] | None:
+        """Tangents that an owner gave last, by their places among those given, and the places that are kept."""
+        ends = [0]
+        for _, count, _ in self._pieces:
+            ends.append(ends[-1] + count)
+        last = max((i for i, piece in enumerate(self._pieces) if piece[0] == owner), default=None)
+        if last is None or self.tangents is None:
+            return None
+        here = torch.isin(self._places[last], places).nonzero()[:, 0]
+        return (self.tangents.select(here + ends[last]), self._places[last][here]) if len(here) else None
 
     def replace(self, pieces: Sequence[tuple[int, Tangents]], components: int | None = None) -> int:
         """Forget everything and protect these tangents instead (OGD+); returns the new rank."""
@@ -178,25 +196,27 @@ class Subspace:
             raise SettingsError(f"no tangents of owner {owner}; the owners are {list(self.owners)}")
         rows = self.tangents
         pieces, aside = self._pieces, [(who, tangents) for who, tangents in self._aside if who != owner]
+        all_places = self._places
         self._clear()
         start = 0
-        for who, count, mixing in pieces:
+        for (who, count, mixing), places in zip(pieces, all_places, strict=True):
             if who != owner and rows is not None:
-                self._restore(rows.select(torch.arange(start, start + count)), who, mixing)
+                self._restore(rows.select(torch.arange(start, start + count)), who, mixing, places)
             start += count
         for who, tangents in aside:
             self.append(tangents, who)
         return before - self.rank
 
-    def _restore(self, tangents: Tangents, owner: int, mixing: Tensor | None) -> None:
+    def _restore(self, tangents: Tangents, owner: int, mixing: Tensor | None, places: Tensor) -> None:
         """Put back a piece whose directions are known to be independent."""
         if mixing is None:
-            self.append(tangents, owner)
+            if self.append(tangents, owner):
+                self._places[-1] = places[self._places[-1]]
             return
         gram = tangents.gram()
         self.largest = max(self.largest, float(gram.diagonal().max()))
         kept = self._extend_mixed(tangents, gram, mixing)
-        self._join(tangents, owner, mixing[kept])
+        self._join(tangents, owner, mixing[kept], places)
 
     # ---- what it does to a gradient
 
@@ -285,7 +305,8 @@ class Subspace:
             "dtype": None if self.dtype is None else DTYPES[self.dtype],
             "largest": self.largest,
             "pieces": [
-                {"owner": owner, "rows": rows, "mixing": mixing} for owner, rows, mixing in self._pieces
+                {"owner": owner, "rows": rows, "mixing": mixing, "places": places}
+                for (owner, rows, mixing), places in zip(self._pieces, self._places, strict=True)
             ],
             "tangents": None if self.tangents is None else self.tangents.state_dict(),
             "aside": [{"owner": owner, "tangents": tangents.state_dict()} for owner, tangents in self._aside],
@@ -306,6 +327,8 @@ class Subspace:
         self._factor = GrowingCholesky(state["factor"])  # type: ignore[arg-type]
         for piece in state["pieces"]:  # type: ignore[attr-defined]
             self._pieces.append((int(piece["owner"]), int(piece["rows"]), piece["mixing"]))
+            places = piece.get("places")
+            self._places.append(torch.arange(int(piece["rows"])) if places is None else places)
         for part in state["aside"]:  # type: ignore[attr-defined]
             self._aside.append((int(part["owner"]), Tangents.from_state_dict(part["tangents"])))
         if state["tangents"] is not None:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from orthocl.errors import DataError
-from orthocl.tangents.blocks import Block, Shape, from_state, join
+from orthocl.tangents.blocks import Block, Dense, Shape, from_state, join
 
 
 class Tangents:
@@ -22,6 +22,7 @@ class Tangents:
         names: names of the protected parameters, in order.
         shapes: their shapes.
         blocks: the layers' shares; together they cover every name once.
+        errors: for each row how far it is from the true gradient, relative to its norm; None if all are exact.
 
     >>> from orthocl.nets import MLP
     >>> from orthocl.tangents import collect
@@ -32,8 +33,15 @@ class Tangents:
     (5, torch.Size([5, 5]), torch.Size([5, 67]))
     """
 
-    def __init__(self, names: Sequence[str], shapes: Sequence[Shape], blocks: Sequence[Block]):
+    def __init__(
+        self,
+        names: Sequence[str],
+        shapes: Sequence[Shape],
+        blocks: Sequence[Block],
+        errors: Tensor | None = None,
+    ):
         self.names, self.shapes, self.blocks = tuple(names), tuple(shapes), list(blocks)
+        self.errors = errors
         self._place = {name: place for place, name in enumerate(self.names)}
         if sorted(name for block in self.blocks for name in block.names) != sorted(self.names):
             raise DataError("the blocks of these tangents do not cover each protected parameter exactly once")
@@ -106,11 +114,12 @@ class Tangents:
 
     def select(self, rows: Tensor) -> Tangents:
         """Some of the rows, by index."""
-        return Tangents(self.names, self.shapes, [block.select(rows) for block in self.blocks])
+        errors = None if self.errors is None else self.errors[rows]
+        return Tangents(self.names, self.shapes, [block.select(rows) for block in self.blocks], errors)
 
     def to(self, dtype: torch.dtype) -> Tangents:
         """The tangents whose factors are these ones rounded to another type."""
-        return Tangents(self.names, self.shapes, [block.to(dtype) for block in self.blocks])
+        return Tangents(self.names, self.shapes, [block.to(dtype) for block in self.blocks], self.errors)
 
     def dense(self) -> Tensor:
         """G itself, m x p. For tests and small networks: this is the matrix the factors avoid."""
@@ -134,7 +143,23 @@ class Tangents:
                 {part.names: part for block in piece.blocks for part in block.split()} for piece in pieces
             ]
         joined = [join([partition[names] for partition in partitions]) for names in partitions[0]]
-        return Tangents(first.names, first.shapes, joined)
+        errors = None
+        if any(piece.errors is not None for piece in pieces):
+            exact = [
+                torch.zeros(p.rows, dtype=torch.float64) if p.errors is None else p.errors for p in pieces
+            ]
+            errors = torch.cat(exact)
+        return Tangents(first.names, first.shapes, joined, errors)
+
+    @staticmethod
+    def explicit(parameters: Mapping[str, Tensor], rows: Sequence[Tensor]) -> Tangents:
+        """Tangents given as explicit rows, (m, *shape) for each parameter."""
+        shapes = [tuple(parameter.shape) for parameter in parameters.values()]
+        blocks = [
+            Dense((name,), (shape,), part.flatten(1))
+            for name, shape, part in zip(parameters, shapes, rows, strict=True)
+        ]
+        return Tangents(list(parameters), shapes, blocks)
 
     def state_dict(self) -> dict[str, object]:
         """Tensors and JSON values, nested; `from_state_dict` reads it back."""
@@ -142,6 +167,7 @@ class Tangents:
             "names": list(self.names),
             "shapes": [list(shape) for shape in self.shapes],
             "blocks": [{"meta": block.meta(), "tensors": block.tensors()} for block in self.blocks],
+            "errors": self.errors,
         }
 
     @staticmethod
@@ -152,7 +178,8 @@ class Tangents:
             from_state(part["meta"], part["tensors"])
             for part in state["blocks"]  # type: ignore[attr-defined]
         ]
-        return Tangents([str(name) for name in state["names"]], shapes, found)  # type: ignore[attr-defined]
+        names, errors = [str(name) for name in state["names"]], state.get("errors")  # type: ignore[attr-defined]
+        return Tangents(names, shapes, found, errors if isinstance(errors, Tensor) else None)
 
 
 def norm(gradient: Sequence[Tensor]) -> Tensor:

@@ -1,4 +1,4 @@
-"""How one layer's share of m tangents is stored: dense, factored, or as maps and patches.
+"""How one layer's share of m tangents is stored: dense, factored, as maps and patches, sparse or compressed.
 
 A tangent is the gradient of one remembered output. For a linear layer z = W a + b it is the outer product
 d (x) [a, 1] with d = d output / d z. Written with G_l for the m x p_l matrix of a layer's tangents, every
@@ -8,6 +8,8 @@ G_l unless it is stored that way:
     dense      rows of G_l                  m p_l numbers
     factored   A (m x i) and D (m x o)      m (i + o) numbers,   G_l[n] = D[n] (x) [A[n], 1]
     patches    input maps and D (m x L x o) G_l[n] = sum over the L positions of D[n, l] (x) [patch(n, l), 1]
+    rows       the L rows of an embedding that a sample touches, and their values (m x L x width)
+    compressed bases U (i x k), V (o x r) and cores C (m x r x k), G_l[n] = V C[n] U^T
 
 Rows that share an input (one sample, several remembered logits) share its A row: `source` says which.
 """
@@ -22,7 +24,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-Kind = Literal["dense", "factored", "patches"]
+Kind = Literal["dense", "factored", "patches", "rows", "compressed"]
 Shape = tuple[int, ...]
 # Temporary tensors of the products below stay under this many numbers.
 WORKSPACE = 1 << 23
@@ -108,8 +110,15 @@ class Block(ABC):
         """Bytes stored."""
         return sum(tensor.numel() * tensor.element_size() for tensor in self.tensors().values())
 
+    @property
+    def shared_bytes(self) -> int:
+        """Bytes that do not depend on the number of rows."""
+        return 0
+
     def gram(self, other: Block) -> Tensor:
         """G_l H_l^T in float64. Here: from explicit rows, a few at a time."""
+        if other.kind == "compressed" and self.kind != "compressed":  # which forms no rows of its own
+            return other.gram(self).t()
         result = next(iter(self.tensors().values())).new_zeros(self.rows, other.rows, dtype=torch.float64)
         for mine in slices(self.rows, self.parameters):
             left = self.dense(mine, torch.float64)
@@ -119,6 +128,11 @@ class Block(ABC):
                 else:
                     result[mine, theirs] = left @ other.dense(theirs, torch.float64).t()
         return result
+
+    def squares(self) -> Tensor:
+        """Squared norms of the rows, in float64."""
+        found = [self.dense(rows).double().square().sum(1) for rows in self._pieces()]
+        return torch.cat(found) if found else torch.zeros(0, dtype=torch.float64)
 
     def split(self) -> list[Dense]:
         """The same rows as one dense block per parameter."""

@@ -69,8 +69,8 @@ class Factored(Outer):
     def coefficients(self, gradient: Sequence[Tensor]) -> Tensor:
         """G_l g: for row n, d . (g_W a + g_b)."""
         dtype = gradient[0].dtype
-        inputs = self.inputs.to(dtype).t()
-        images = torch.addmm(gradient[1][:, None], gradient[0], inputs) if self.bias else gradient[0] @ inputs
+        inputs, weight = self.inputs.to(dtype).t(), gradient[0].flatten(1)
+        images = torch.addmm(gradient[1][:, None], weight, inputs) if self.bias else weight @ inputs
         if self.source is not None:
             images = images[:, self.source]
         return images.mul_(self.deltas.t().to(dtype)).sum(0)
@@ -82,17 +82,23 @@ class Factored(Outer):
         if self.source is not None:
             grouped = weighted.new_zeros(len(self.inputs), weighted.shape[1])
             weighted = grouped.index_add_(0, self.source, weighted)
-        return [weighted.t() @ self.inputs.to(weights.dtype), *bias]
+        return [(weighted.t() @ self.inputs.to(weights.dtype)).view(self.shapes[0]), *bias]
 
     def add_combination(self, weights: Tensor, targets: Sequence[Tensor], scale: float = 1.0) -> None:
         """Add scale x G_l^T w to the parameters in place, without a temporary of their size."""
-        if self.source is not None or self.deltas.dtype != targets[0].dtype:
+        same_type = self.deltas.dtype == targets[0].dtype
+        if self.source is not None or not same_type or not targets[0].is_contiguous():
             super().add_combination(weights, targets, scale)
             return
         deltas = self.deltas.t()
-        targets[0].addmm_(deltas * weights, self.inputs, alpha=scale)
+        targets[0].view(len(targets[0]), -1).addmm_(deltas * weights, self.inputs, alpha=scale)
         if self.bias:
             targets[1].addmv_(deltas, weights, alpha=scale)
+
+    def squares(self) -> Tensor:
+        """Squared norms of the rows: |d|^2 (|a|^2 + 1)."""
+        inputs = self.inputs.double().square().sum(1) + self.bias
+        return self.deltas.double().square().sum(1) * (inputs if self.source is None else inputs[self.source])
 
     def by_columns(self) -> Factored:
         """The same block with the output derivatives one column after another: quicker where they are few."""

@@ -8,9 +8,11 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
+from orthocl.tangents.blocks.compressed import Compressed, join_compressed
 from orthocl.tangents.blocks.dense import Block, Dense
 from orthocl.tangents.blocks.factored import Factored, Outer
 from orthocl.tangents.blocks.patches import Patches, Unfold
+from orthocl.tangents.blocks.rows import Rows
 
 
 def join(blocks: Sequence[Block]) -> Block:
@@ -22,7 +24,9 @@ def join(blocks: Sequence[Block]) -> Block:
         inputs, deltas, source = _joined([b for b in blocks if isinstance(b, Outer)])
         return Factored(first.names, first.shapes, inputs, deltas, source)
     if isinstance(first, Patches) and all(
-        isinstance(b, Patches) and b.unfold == first.unfold and b.inputs.shape[1:] == first.inputs.shape[1:]
+        isinstance(b, Patches)
+        and (b.unfold, b.groups) == (first.unfold, first.groups)
+        and b.inputs.shape[1:] == first.inputs.shape[1:]
         for b in blocks
     ):
         inputs, deltas, source = _joined([b for b in blocks if isinstance(b, Outer)])
@@ -31,7 +35,22 @@ def join(blocks: Sequence[Block]) -> Block:
         return Dense(
             first.names, first.shapes, torch.cat([b.vectors for b in blocks if isinstance(b, Dense)])
         )
+    if all(isinstance(b, Compressed) for b in blocks):
+        return join_compressed([b for b in blocks if isinstance(b, Compressed)])
+    if isinstance(first, Rows) and all(isinstance(b, Rows) for b in blocks):
+        return _joined_rows([b for b in blocks if isinstance(b, Rows)])
     return Dense(first.names, first.shapes, torch.cat([b.dense() for b in blocks]))
+
+
+def _joined_rows(blocks: Sequence[Rows]) -> Rows:
+    """Tangents that touch fewer rows than others touch row 0 with zeros besides."""
+    most = max(b.words.shape[1] for b in blocks)
+    words, values = [], []
+    for b in blocks:
+        missing = most - b.words.shape[1]
+        words.append(torch.nn.functional.pad(b.words, (0, missing)))
+        values.append(torch.nn.functional.pad(b.values, (0, 0, 0, missing)))
+    return Rows(blocks[0].names, blocks[0].shapes, torch.cat(words), torch.cat(values))
 
 
 def _joined(blocks: Sequence[Outer]) -> tuple[Tensor, Tensor, Tensor | None]:
@@ -48,15 +67,58 @@ def _joined(blocks: Sequence[Outer]) -> tuple[Tensor, Tensor, Tensor | None]:
     return inputs, deltas, torch.cat(sources)
 
 
+def added(blocks: Sequence[Block]) -> list[Block]:
+    """Blocks of which several may have a parameter in common, as uses of one weight -> their sums.
+
+    A bias that only some of the uses have becomes a block of its own.
+    """
+    owners: dict[str, int] = {}
+    for block in blocks:
+        for name in block.names:
+            owners[name] = owners.get(name, 0) + 1
+    found: list[Block] = []
+    shared: dict[str, list[Block]] = {}
+    for block in blocks:
+        if all(owners[name] == 1 for name in block.names):
+            found.append(block)
+            continue
+        parts = block.without_bias() if isinstance(block, Patches) else block.split()
+        for part in parts:
+            shared.setdefault(part.names[0], []).append(part)
+    return found + [_sum(uses) for uses in shared.values()]
+
+
+def _sum(uses: Sequence[Block]) -> Block:
+    if len(uses) == 1:
+        return uses[0]
+    if all(isinstance(use, Rows) for use in uses):
+        rows = [use for use in uses if isinstance(use, Rows)]
+        words, values = torch.cat([use.words for use in rows], 1), torch.cat([use.values for use in rows], 1)
+        return Rows(rows[0].names, rows[0].shapes, words, values)
+    if any(isinstance(use, Patches) for use in uses) and all(isinstance(use, Patches | Rows) for use in uses):
+        outer = [use.as_patches() if isinstance(use, Rows) else use for use in uses]
+        sums = [use for use in outer if isinstance(use, Patches)]
+        if len({use.groups for use in sums}) == 1:
+            return Patches.added(sums)
+    total = uses[0].dense()
+    for use in uses[1:]:
+        total = total + use.dense()
+    return Dense(uses[0].names, uses[0].shapes, total)
+
+
 def from_state(meta: Mapping[str, object], tensors: Mapping[str, Tensor]) -> Block:
     """The block that `meta()` and `tensors()` describe."""
     names = tuple(str(name) for name in meta["names"])  # type: ignore[attr-defined]
     shapes = tuple(tuple(int(n) for n in shape) for shape in meta["shapes"])  # type: ignore[attr-defined]
     if meta["kind"] == "dense":
         return Dense(names, shapes, tensors["vectors"])
+    if meta["kind"] == "rows":
+        return Rows(names, shapes, tensors["words"], tensors["values"])
+    if meta["kind"] == "compressed":
+        return Compressed(names, shapes, tensors["input_basis"], tensors["output_basis"], tensors["cores"])
     inputs, deltas, source = tensors["inputs"], tensors["deltas"], tensors.get("source")
     if meta["kind"] == "factored":
         return Factored(names, shapes, inputs, deltas, source)
     unfold = meta.get("unfold")
     cut = None if unfold is None else Unfold.from_json(unfold)  # type: ignore[arg-type]
-    return Patches(names, shapes, inputs, deltas, source, cut)
+    return Patches(names, shapes, inputs, deltas, source, cut, int(str(meta.get("groups", 1))))

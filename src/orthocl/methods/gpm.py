@@ -1,0 +1,39 @@
+"""GPM: step only where no old input can be seen.
+
+Reference: Saha, Garg, Roy. Gradient Projection Memory for Continual Learning. ICLR 2021.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from orthocl.methods.layer_bases import Seen
+from orthocl.methods.layer_projection import LayerProjection
+
+
+@dataclass
+class GPM(LayerProjection):
+    """Project each layer's gradient off the span of the inputs that the layer has seen: g <- g - g M M^T.
+
+    With R = [a_1 ... a_n] the inputs of a layer on remembered samples, M is extended at the end of a task by the
+    leading left singular vectors of R - M M^T R until |M M^T R|^2 >= threshold |R|^2 (equations 5 to 9). Every output
+    of the layer on a remembered input then stays as it is, to all orders, not only the remembered ones.
+
+    Biases are counted as the weight of a further input of 1. Parameters that belong to no such layer (norm layers,
+    embeddings) are held fixed after the first task, as in the authors' code.
+
+    Args:
+        memory_per_task: samples whose inputs are looked at when a task ends; they are not kept.
+        threshold: share of the inputs' energy that the basis holds after each task.
+    """
+
+    name: ClassVar[str] = "gpm"
+
+    threshold: float = 0.97
+    minimum: ClassVar[Mapping[str, float]] = {**LayerProjection.minimum, "threshold": 0.0}
+
+    def remember(self, seen: Seen) -> None:
+        """Extend the basis of one layer."""
+        self.inputs.grow(seen.names, seen.inputs, self.threshold)

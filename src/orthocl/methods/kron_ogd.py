@@ -1,0 +1,56 @@
+"""Kronecker-OGD: between OGD and GPM.
+
+Relatives: Duncker, Driscoll, Shenoy, Sahani, Sussillo. Organizing Recurrent Network Dynamics by Task-computation to
+Enable Continual Learning. NeurIPS 2020 (projects from both sides, which protects more); Kao, Jensen, van de Ven,
+Bernacchia, Hennequin. Natural Continual Learning. NeurIPS 2021 (a Kronecker-factored metric instead of a projector).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from torch import Tensor
+
+from orthocl.methods.gpm import GPM
+from orthocl.methods.layer_bases import LayerBases, Seen
+from orthocl.methods.learner import Learner
+
+
+@dataclass
+class KronOGD(GPM):
+    """Take out of each layer's gradient what meets old inputs AND old output derivatives: g <- g - V V^T g U U^T.
+
+    With the same bases U of inputs and V of output derivatives three methods differ in what they protect:
+
+        span { V C_n U^T }   within   span(V) x span(U)   within   R^o x span(U)
+            OGD                       Kronecker-OGD                     GPM
+
+    Args:
+        memory_per_task: samples that are looked at when a task ends; they are not kept.
+        threshold: share of the energy of inputs, and of that of derivatives, that the bases hold after each task.
+    """
+
+    name: ClassVar[str] = "kron-ogd"
+
+    minimum: ClassVar[Mapping[str, float]] = {**GPM.minimum}
+    outputs: LayerBases = field(default_factory=LayerBases, init=False, repr=False)
+
+    def protected(self, weight: str, gradient: Tensor) -> Tensor:
+        """The part of a layer's gradient that is taken out."""
+        basis = self.outputs.bases[weight]
+        return basis @ (basis.mT @ super().protected(weight, gradient))
+
+    def remember(self, seen: Seen) -> None:
+        """Extend both bases of one layer."""
+        super().remember(seen)
+        self.outputs.grow(seen.names, seen.derivatives, self.threshold)
+
+    def monitor(self, learner: Learner) -> dict[str, float]:
+        """Protected directions: pairs of an input and an output direction."""
+        pairs = [
+            basis.shape[0] * basis.shape[2] * self.outputs.bases[weight].shape[2]
+            for weight, basis in self.inputs.bases.items()
+        ]
+        return {"rank": float(sum(pairs)), "input_directions": float(self.inputs.directions)}

@@ -1,0 +1,67 @@
+"""LayerProjection: what methods share that keep each layer's update away from the inputs that the layer has seen."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from orthocl.methods.base import Gradient, Method
+from orthocl.methods.layer_bases import LayerBases, Seen, look, matrix, parts
+from orthocl.methods.learner import Learner
+from orthocl.methods.memory import draw
+
+
+@dataclass
+class LayerProjection(Method, ABC):
+    """Take out of each layer's gradient what lies in a basis of the inputs that the layer has seen.
+
+    Biases are counted as the weight of a further input of 1. Parameters that belong to no such layer (norm layers,
+    embeddings) are held fixed after the first task, as in the code of GPM's authors.
+
+    Args:
+        memory_per_task: samples whose inputs are looked at when a task ends; they are not kept.
+    """
+
+    projects: ClassVar[bool] = True
+
+    memory_per_task: int = 100
+    minimum: ClassVar[Mapping[str, float]] = {"memory_per_task": 0}
+    inputs: LayerBases = field(default_factory=LayerBases, init=False, repr=False)
+
+    def transform(self, learner: Learner, gradient: Gradient) -> Gradient:
+        """The part of the gradient (or update) that old inputs do not see."""
+        if not self.inputs.bases:
+            return gradient
+        named = dict(zip(learner.parameters, gradient, strict=True))
+        free: dict[str, Tensor] = {}
+        for weight, basis in self.inputs.bases.items():
+            bias = self.inputs.biases.get(weight)
+            whole = matrix(named, weight, bias, len(basis))
+            free |= parts(whole - self.protected(weight, whole), weight, bias, named)
+        return [free[name] if name in free else torch.zeros_like(part) for name, part in named.items()]
+
+    def protected(self, weight: str, gradient: Tensor) -> Tensor:
+        """The part of a layer's gradient [g_W, g_b] that is taken out."""
+        basis = self.inputs.bases[weight]
+        return (gradient @ basis) @ basis.mT
+
+    def end_task(self, learner: Learner) -> None:
+        """Extend the bases by what the task's inputs add."""
+        piece = draw(learner, self.memory_per_task)
+        for seen in look(learner, piece) if len(piece) else []:
+            self.remember(seen)
+
+    @abstractmethod
+    def remember(self, seen: Seen) -> None:
+        """Change the basis of one layer by what it has seen of the task."""
+
+    def monitor(self, learner: Learner) -> dict[str, float]:
+        """Protected directions: for each input direction as many as the layer has outputs."""
+        sizes = {name: len(p) for name, p in learner.parameters.items()}
+        rank = sum(b.shape[2] * sizes[weight] for weight, b in self.inputs.bases.items())
+        return {"rank": float(rank), "input_directions": float(self.inputs.directions)}

@@ -1,0 +1,57 @@
+"""SGP: GPM that lets unimportant directions move a little.
+
+Reference: Saha, Roy. Continual Learning with Scaled Gradient Projection. AAAI 2023.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from orthocl.methods.gpm import GPM
+from orthocl.methods.layer_bases import Seen
+
+
+@dataclass
+class SGP(GPM):
+    """GPM with a weight in [0, 1] on each direction of the basis: g <- g - g M Lambda M^T.
+
+    A direction whose singular value in the task's inputs is s gets (alpha + 1) s / (alpha s + largest s); over tasks
+    the weights of a direction add up, to 1 at most. Singular values of a task along directions that are there already
+    are those of M^T R, row by row.
+
+    The step is scaled, not projected, so a finished update is scaled in the same way.
+
+    Args:
+        memory_per_task: samples whose inputs are looked at when a task ends; they are not kept.
+        threshold: share of the inputs' energy that the basis holds after each task.
+        alpha: the larger, the nearer to GPM.
+    """
+
+    name: ClassVar[str] = "sgp"
+
+    alpha: float = 10.0
+    minimum: ClassVar[Mapping[str, float]] = {**GPM.minimum, "alpha": 0.0}
+    importance: dict[str, Tensor] = field(default_factory=dict, init=False, repr=False)
+    """Weight -> Lambda, (groups, k)."""
+
+    def protected(self, weight: str, gradient: Tensor) -> Tensor:
+        """The part of a layer's gradient that is taken out."""
+        basis = self.inputs.bases[weight]
+        return ((gradient @ basis) * self.importance[weight][:, None]) @ basis.mT
+
+    def remember(self, seen: Seen) -> None:
+        """Extend a layer's basis, and add to the weights of its directions."""
+        super().remember(seen)
+        weight = seen.names[0]
+        basis = self.inputs.bases[weight]
+        values = torch.linalg.vector_norm(seen.inputs @ basis, dim=1)
+        largest = values.max().clamp(min=torch.finfo(values.dtype).tiny)
+        now = (self.alpha + 1) * values / (self.alpha * values + largest)
+        before = self.importance.get(weight, now.new_zeros(len(now), 0))
+        padded = torch.nn.functional.pad(before, (0, now.shape[1] - before.shape[1]))
+        self.importance[weight] = (padded + now).clamp(max=1.0)

@@ -1,0 +1,79 @@
+"""Leading directions of many long rows: exactly where they are few or short, by random projection where not.
+
+Reference: Halko, Martinsson, Tropp. Finding Structure with Randomness. SIAM Review 2011 (the adaptive range finder).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+# Up to this many rows or columns the Gram matrix is decomposed; it also is where random projection begins.
+EXACT = 512
+FIRST_GUESS = 128
+
+
+@dataclass(frozen=True)
+class Spectrum:
+    """Leading directions of rows B (groups, n, width), largest first.
+
+    Args:
+        values: squared singular values, (groups, j).
+        vectors: directions, (groups, width, j), orthonormal.
+        unresolved: energy outside of these directions, in all groups.
+    """
+
+    values: Tensor
+    vectors: Tensor
+    unresolved: float
+
+
+def spectrum(rows: Tensor, unresolved: float) -> Spectrum:
+    """The directions that hold all but `unresolved` of the energy of some rows.
+
+    >>> rows = torch.tensor([[[3.0, 0.0], [0.0, 1.0], [0.0, 1.0]]])
+    >>> found = spectrum(rows, 0.0)
+    >>> [round(float(value), 4) for value in found.values[0]], found.vectors.abs()[0, :, 0].round().tolist()
+    ([9.0, 2.0], [1.0, 0.0])
+    """
+    _, count, width = rows.shape
+    guess = FIRST_GUESS
+    while min(count, width) > EXACT and 2 * guess < min(count, width):
+        found = _projected(rows, guess)
+        if found.unresolved <= unresolved:
+            return found
+        guess *= 2
+    return _exact(rows)
+
+
+def _exact(rows: Tensor) -> Spectrum:
+    """From the smaller Gram matrix, in float64: the smallest directions that count are far below float32's rounding."""
+    _, count, width = rows.shape
+    accurate = rows.double()
+    if width <= count:
+        values, vectors = torch.linalg.eigh(accurate.mT @ accurate)
+        return _sorted(values, vectors.to(rows.dtype))
+    values, combinations = torch.linalg.eigh(accurate @ accurate.mT)
+    alive = values > values[:, -1:] * torch.finfo(torch.float64).eps * count
+    lengths = torch.where(alive, values.clamp(min=0), 1.0).sqrt()
+    vectors = accurate.mT @ (combinations / lengths[:, None])
+    return _sorted(torch.where(alive, values, 0.0), vectors.to(rows.dtype))
+
+
+def _projected(rows: Tensor, guess: int) -> Spectrum:
+    generator = torch.Generator(device=rows.device).manual_seed(0)
+    mixing = torch.randn(guess, rows.shape[1], generator=generator, dtype=rows.dtype, device=rows.device)
+    basis = torch.linalg.qr((mixing @ rows).mT)[0]
+    seen = rows @ basis
+    values, inner = torch.linalg.eigh((seen.mT @ seen).double())
+    return _sorted(values, basis @ inner.to(rows.dtype), max(0.0, _energy(rows) - _energy(seen)))
+
+
+def _energy(rows: Tensor) -> float:
+    return float(torch.linalg.vector_norm(rows, dtype=torch.float64)) ** 2
+
+
+def _sorted(values: Tensor, vectors: Tensor, unresolved: float = 0.0) -> Spectrum:
+    return Spectrum(values.flip(1).clamp(min=0), vectors.flip(2), unresolved)

@@ -1,0 +1,310 @@
+"""The projection family and the replay baselines against slow, obvious references."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from orthocl.methods import ER, GPM, OGD, SGP, AdamNSCL, DERpp, Joint, KronOGD, ORFit, SketchOGD
+from orthocl.streams import TensorSplit
+from orthocl.training import attach
+
+
+def images(seed: int, count: int = 12) -> TensorSplit:
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(count, 2, 4, 4, generator=generator, dtype=torch.float64)
+    return TensorSplit(x, torch.randint(3, (count,), generator=generator))
+
+
+def small_net() -> nn.Module:
+    torch.manual_seed(2)
+    return nn.Sequential(
+        nn.Conv2d(2, 3, 3, padding=1), nn.Tanh(), nn.AvgPool2d(2), nn.Flatten(), nn.Linear(12, 3)
+    ).double()
+
+
+def inputs_of(model: nn.Module, x: Tensor) -> list[Tensor]:
+    """[a, 1] of both layers of the small network, one row per sample and position."""
+    patches = functional.unfold(x, 3, padding=1).transpose(1, 2).reshape(-1, 18)
+    flat = model[:4](x)
+    return [torch.cat([rows, torch.ones(len(rows), 1, dtype=rows.dtype)], 1) for rows in (patches, flat)]
+
+
+def after_a_task(method, model=None):
+    model = model or small_net()
+    learner = attach(method, model, torch.optim.SGD(model.parameters(), lr=0.05))
+    data = images(1)
+    with learner.learning(data):
+        step(learner, data)
+    return learner, data
+
+
+def step(learner, data: TensorSplit) -> None:
+    x, y = data.samples(torch.arange(len(data)))
+    learner.optimizer.zero_grad()
+    (learner.loss(learner.model(x), y) + learner.penalty()).backward()
+    learner.optimizer.step()
+
+
+def random_gradient(learner) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(7)
+    return [torch.randn(p.shape, generator=generator, dtype=p.dtype) for p in learner.parameters.values()]
+
+
+def matrices(gradient) -> list[Tensor]:
+    weight, bias, weight2, bias2 = gradient
+    return [torch.cat([weight.flatten(1), bias[:, None]], 1), torch.cat([weight2, bias2[:, None]], 1)]
+
+
+def basis_of(rows: Tensor, threshold: float) -> Tensor:
+    """Leading right singular vectors that hold a share of the rows' energy."""
+    _, values, vectors = torch.linalg.svd(rows, full_matrices=False)
+    share = values.square().cumsum(0) / values.square().sum()
+    return vectors[: int((share < threshold).sum()) + 1].t()
+
+
+def test_gpm_is_the_papers_projection():
+    learner, data = after_a_task(GPM(memory_per_task=100, threshold=0.9))
+    gradient = random_gradient(learner)
+    found = matrices(learner.method.transform(learner, gradient))
+    seen = inputs_of(learner.model, data.samples(torch.arange(len(data)))[0])
+    for got, own, rows in zip(found, matrices(gradient), seen, strict=True):
+        basis = basis_of(rows.detach(), 0.9)
+        torch.testing.assert_close(got, own - own @ basis @ basis.t(), rtol=0, atol=1e-9)
+
+
+def test_gpm_grows_by_what_lies_outside():
+    learner, _ = after_a_task(GPM(memory_per_task=100, threshold=0.8))
+    before = dict(learner.method.inputs.bases)
+    data = images(5)
+    with learner.learning(data):
+        step(learner, data)
+    seen = [rows.detach() for rows in inputs_of(learner.model, data.samples(torch.arange(len(data)))[0])]
+    for (weight, basis), rows in zip(learner.method.inputs.bases.items(), seen, strict=True):
+        assert torch.equal(basis[..., : before[weight].shape[2]], before[weight])
+        inside = rows @ basis[0]
+        assert float(inside.square().sum()) >= 0.8 * float(rows.square().sum()) - 1e-9
+        fewer = basis[0][:, :-1]
+        if basis.shape[2] > before[weight].shape[2]:
+            assert float((rows @ fewer).square().sum()) < 0.8 * float(rows.square().sum())
+
+
+def test_gpm_keeps_every_output_of_remembered_inputs():
+    model = nn.Sequential(nn.Linear(20, 6)).double()
+    learner = attach(
+        GPM(memory_per_task=5, threshold=1.0), model, torch.optim.SGD(model.parameters(), lr=0.5)
+    )
+    first = TensorSplit(torch.randn(5, 20, dtype=torch.float64), torch.randint(6, (5,)))
+    second = TensorSplit(torch.randn(9, 20, dtype=torch.float64), torch.randint(6, (9,)))
+    with learner.learning(first):
+        step(learner, first)
+    before = model(first.samples(torch.arange(5))[0])
+    start = model[0].weight.detach().clone()
+    with learner.learning(second):
+        for _ in range(20):
+            step(learner, second)
+    torch.testing.assert_close(model(first.samples(torch.arange(5))[0]), before, rtol=0, atol=1e-10)
+    assert float((model[0].weight.detach() - start).norm()) > 0.1
+
+
+def test_gpm_holds_what_belongs_to_no_layer():
+    model = nn.Sequential(nn.Flatten(), nn.Linear(32, 5), nn.LayerNorm(5), nn.Linear(5, 3)).double()
+    learner, _ = after_a_task(GPM(memory_per_task=6), model)
+    names = list(learner.parameters)
+    found = dict(zip(names, learner.method.transform(learner, random_gradient(learner)), strict=True))
+    assert all(float(found[name].abs().max()) == 0 for name in ("2.weight", "2.bias"))
+    assert float(found["1.weight"].abs().max()) > 0
+
+
+def test_sgp_scales_directions_by_their_importance():
+    alpha = 3.0
+    learner, data = after_a_task(SGP(memory_per_task=100, threshold=0.9, alpha=alpha))
+    gradient = random_gradient(learner)
+    found = matrices(learner.method.transform(learner, gradient))
+    seen = inputs_of(learner.model, data.samples(torch.arange(len(data)))[0])
+    for got, own, rows in zip(found, matrices(gradient), seen, strict=True):
+        values = torch.linalg.svdvals(rows.detach())
+        basis = basis_of(rows.detach(), 0.9)
+        weights = ((alpha + 1) * values / (alpha * values + values[0]))[: basis.shape[1]]
+        torch.testing.assert_close(
+            got, own - own @ basis @ torch.diag(weights) @ basis.t(), rtol=0, atol=1e-8
+        )
+
+
+def test_sgp_importance_adds_up_to_one_at_most():
+    learner, _ = after_a_task(SGP(memory_per_task=100, threshold=0.9))
+    before = {name: value.clone() for name, value in learner.method.importance.items()}
+    data = images(6)
+    with learner.learning(data):
+        step(learner, data)
+    for name, now in learner.method.importance.items():
+        old = before[name]
+        assert bool((now[:, : old.shape[1]] >= old).all())
+        assert float(now.max()) <= 1.0
+
+
+def test_kronecker_ogd_takes_out_what_meets_both_bases():
+    learner, _ = after_a_task(KronOGD(memory_per_task=4, threshold=0.9))
+    gradient = random_gradient(learner)
+    found = matrices(learner.method.transform(learner, gradient))
+    method = learner.method
+    for got, own, weight in zip(found, matrices(gradient), method.inputs.bases, strict=True):
+        u, v = method.inputs.bases[weight][0], method.outputs.bases[weight][0]
+        projector = torch.kron(v @ v.t(), u @ u.t())
+        expected = own - (projector @ own.flatten()).view_as(own)
+        torch.testing.assert_close(got, expected, rtol=0, atol=1e-10)
+
+
+def projector(reject, like: list[Tensor]) -> Tensor:
+    """The matrix of the part that a method takes out."""
+    size = sum(part.numel() for part in like)
+    columns = []
+    for unit in torch.eye(size, dtype=torch.float64):
+        pieces = [p.view_as(q) for p, q in zip(unit.split([q.numel() for q in like]), like, strict=True)]
+        columns.append(unit - torch.cat([part.flatten() for part in reject(pieces)]))
+    return torch.stack(columns, 1)
+
+
+def test_the_ladder_ogd_within_kronecker_ogd_within_gpm():
+    """With all of the energy kept: three projectors, each inside of the next."""
+    found = []
+    for method in (
+        OGD(memory_per_task=2, engine="project"),
+        KronOGD(memory_per_task=2, threshold=1.0),
+        GPM(memory_per_task=2, threshold=1.0),
+    ):
+        model = small_net()
+        learner = attach(method, model, torch.optim.SGD(model.parameters(), lr=0.05))
+        learner.generator.manual_seed(3)
+        with learner.learning(images(1)):
+            step(learner, images(1))
+        like = list(learner.parameters.values())
+        found.append(projector(lambda g, learner=learner: learner.method.transform(learner, g), like))
+    ogd, kron, gpm = found
+    for one in found:
+        torch.testing.assert_close(one @ one, one, rtol=0, atol=1e-8)
+        torch.testing.assert_close(one, one.t(), rtol=0, atol=1e-8)
+    torch.testing.assert_close(kron @ ogd, ogd, rtol=0, atol=1e-8)
+    torch.testing.assert_close(gpm @ kron, kron, rtol=0, atol=1e-8)
+    ranks = [round(float(one.trace())) for one in found]
+    assert ranks == sorted(ranks)
+    assert ranks[0] == 2 < ranks[1] < ranks[2]
+
+
+def test_adam_nscl_steps_in_the_null_space_of_the_covariance():
+    ratio = 50.0
+    learner, data = after_a_task(AdamNSCL(memory_per_task=100, ratio=ratio))
+    gradient = random_gradient(learner)
+    found = matrices(learner.method.transform(learner, gradient))
+    seen = inputs_of(learner.model, data.samples(torch.arange(len(data)))[0])
+    for got, own, rows in zip(found, matrices(gradient), seen, strict=True):
+        values, vectors = torch.linalg.eigh(rows.detach().t() @ rows.detach() / len(rows))
+        free = vectors[:, values <= ratio * max(float(values[0]), 1e-10 * float(values[-1]))]
+        torch.testing.assert_close(got, own @ free @ free.t(), rtol=0, atol=1e-8)
+
+
+def test_adam_nscl_covariance_is_the_mean_over_all_tasks():
+    learner, first = after_a_task(AdamNSCL(memory_per_task=100))
+    early = inputs_of(learner.model, first.samples(torch.arange(len(first)))[0])
+    second = images(4, count=6)
+    with learner.learning(second):
+        step(learner, second)
+    late = inputs_of(learner.model, second.samples(torch.arange(6))[0])
+    rows = torch.cat([early[0], late[0]])  # the first layer's inputs do not change with the weights
+    torch.testing.assert_close(
+        learner.method.covariances["0.weight"][0], rows.t() @ rows / len(rows), rtol=0, atol=1e-10
+    )
+
+
+def tangents_of(learner, data: TensorSplit, rows: Tensor) -> Tensor:
+    found = []
+    x, y = data.samples(rows)
+    for sample, label in zip(x, y, strict=True):
+        output = learner.model(sample[None])[0, label]
+        parts = torch.autograd.grad(output, list(learner.parameters.values()))
+        found.append(torch.cat([part.flatten() for part in parts]))
+    return torch.stack(found)
+
+
+def test_sketch_ogd_protects_the_span_of_the_sketch(reject):
+    learner, data = after_a_task(SketchOGD(memory_per_task=6, sketch=4, engine="project"))
+    rows = torch.cat([part.flatten(1) for part in learner.method.rows], 1)
+    assert rows.shape[0] == 4
+    truth = tangents_of(learner, data, learner.method.remembered[1])
+    inside = reject(truth, rows.t())  # the sketch is made of the tangents
+    assert float(inside.norm()) < 1e-8 * float(rows.norm())
+    gradient = random_gradient(learner)
+    flat = torch.cat([part.flatten() for part in gradient])
+    found = torch.cat([part.flatten() for part in learner.method.transform(learner, gradient)])
+    torch.testing.assert_close(found, reject(rows, flat[:, None])[:, 0], rtol=0, atol=1e-9)
+
+
+def test_a_sketch_as_large_as_the_memory_is_ogd(reject):
+    learner, data = after_a_task(SketchOGD(memory_per_task=4, sketch=20, engine="project"))
+    truth = tangents_of(learner, data, learner.method.remembered[1])
+    gradient = random_gradient(learner)
+    flat = torch.cat([part.flatten() for part in gradient])
+    found = torch.cat([part.flatten() for part in learner.method.transform(learner, gradient)])
+    torch.testing.assert_close(found, reject(truth, flat[:, None])[:, 0], rtol=0, atol=1e-7)
+
+
+def test_orfit_keeps_the_principal_directions_of_all_tangents(reject):
+    learner, data = after_a_task(ORFit(memory_per_task=6, components=5, engine="project"))
+    first = tangents_of(learner, data, learner.method.remembered[1])
+    kept = torch.linalg.svd(first, full_matrices=False)
+    rows = kept[1][:5, None] * kept[2][:5]
+    second = images(8)
+    with learner.learning(second):
+        step(learner, second)
+    both = torch.cat([rows, tangents_of(learner, second, learner.method.remembered[2])])
+    leading = torch.linalg.svd(both, full_matrices=False)[2][:5]
+    gradient = random_gradient(learner)
+    flat = torch.cat([part.flatten() for part in gradient])
+    found = torch.cat([part.flatten() for part in learner.method.transform(learner, gradient)])
+    torch.testing.assert_close(found, reject(leading, flat[:, None])[:, 0], rtol=0, atol=1e-8)
+
+
+@pytest.fixture
+def reject():
+    def reject(rows: Tensor, vectors: Tensor) -> Tensor:
+        _, values, basis = torch.linalg.svd(rows, full_matrices=False)
+        basis = basis[values > 1e-9 * values.max()]
+        return vectors - basis.t() @ (basis @ vectors)
+
+    return reject
+
+
+def test_replay_adds_the_mean_loss_of_remembered_samples():
+    learner, _ = after_a_task(ER(memory_per_task=100, replay_batch=100, strength=0.7))
+    piece = learner.method.memory.pieces[1]
+    with learner.learning(images(2)):
+        expected = 0.7 * functional.cross_entropy(learner.model(piece.inputs), piece.targets)
+        torch.testing.assert_close(learner.penalty(), expected)
+
+
+def test_dark_replay_adds_the_change_of_the_outputs():
+    learner, _ = after_a_task(DERpp(memory_per_task=100, replay_batch=100, strength=0.7, distillation=0.3))
+    piece, old = learner.method.memory.pieces[1], learner.method.outputs[1]
+    torch.testing.assert_close(old, learner.model(piece.inputs).detach())
+    with learner.learning(images(2)):
+        step(learner, images(2))
+        now = learner.model(piece.inputs)
+        expected = 0.7 * functional.cross_entropy(now, piece.targets) + 0.3 * (now - old).square().mean()
+        torch.testing.assert_close(learner.penalty(), expected)
+
+
+def test_joint_training_steps_along_the_mean_gradient_of_all_tasks():
+    learner, first = after_a_task(Joint(replay_batch=100))
+    second = images(2)
+    with learner.learning(second):
+        losses = [
+            functional.cross_entropy(learner.model(x), y)
+            for x, y in (split.samples(torch.arange(len(split))) for split in (first, second))
+        ]
+        expected = torch.autograd.grad(sum(losses) / 2, list(learner.parameters.values()))
+        before = [p.detach().clone() for p in learner.parameters.values()]
+        step(learner, second)
+        for old, now, gradient in zip(before, learner.parameters.values(), expected, strict=True):
+            torch.testing.assert_close(now.detach(), old - 0.05 * gradient, rtol=0, atol=1e-12)
