@@ -94,24 +94,43 @@ def paper(
     places = [_checked(path) for path in out or ()]
     experiment = _experiment(chosen, scale, stream, seeds, set_)
     shelf, at_once = Store(store), cores() if jobs is None else jobs
-    with working("looking at the store and the data"):
-        evidence = find_evidence(chosen, RecordIndex(shelf), experiment.runs, scale)
-        needed = find_needs(evidence, shelf, data_root, timed=chosen.runs_needed and (dry_run or run))
-    errors = Console(stderr=True)
-    if chosen.runs_needed:
-        for line in needed.lines(at_once):
-            errors.print(escape(line), highlight=False, soft_wrap=True)
+    complete = _ensure(chosen, experiment, shelf, scale, at_once, data_root, run=run, dry_run=dry_run)
     if dry_run:
         return 0
-    complete = True
-    if run and chosen.runs_needed and evidence.missing:
-        complete = _make(needed.possible, experiment, shelf, at_once, data_root) and len(
-            needed.possible
-        ) == len(evidence.missing)
+    with working("reading the records"):
         evidence = find_evidence(chosen, RecordIndex(shelf), experiment.runs, scale)
     theory = _predictions(evidence, shelf, scale, data_root, run) if chosen.make is None else {}
     _show(make_page(chosen, evidence, scale == "full", theory), table, places, scale)
     return 0 if complete else 1
+
+
+def _ensure(
+    item: Item,
+    experiment: Experiment,
+    store: Store,
+    scale: Scale,
+    jobs: int,
+    data_root: Path | None,
+    *,
+    run: bool,
+    dry_run: bool,
+) -> bool:
+    """Say what an item needs and, unless told not to, make it; False if a run failed or could not be made."""
+    if not item.runs_needed:
+        return True
+    with working("looking at the store"):
+        evidence = find_evidence(item, RecordIndex(store), experiment.runs, scale)
+    making = run and not dry_run and bool(evidence.missing)
+    if making:
+        fork_ahead("local", jobs)  # before any step is timed: a fork with threads running may hang
+    with working("looking at the data, timing a few steps of what is not there"):
+        needed = find_needs(evidence, store, data_root, timed=run or dry_run)
+    for line in needed.lines(jobs):
+        Console(stderr=True).print(escape(line), highlight=False, soft_wrap=True)
+    if not making:
+        return True
+    made = _make(needed.possible, experiment, store, jobs, data_root)
+    return made and len(needed.possible) == len(evidence.missing)
 
 
 @app.command

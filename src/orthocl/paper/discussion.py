@@ -94,5 +94,5 @@ def _scatter(evidence: Evidence) -> str:
                 if widest is None or high - low > widest[0]:
                     widest = high - low, text
     if widest is None:
-        return "Single seeds scatter by more than most printed spreads, so one seed decides little."
+        return "No method has more than one seed yet, so nothing can be said about how single seeds scatter."
     return f"Single seeds scatter: {widest[1]} over its seeds. A verdict from one seed is marked as such."
