@@ -121,8 +121,6 @@ def _ensure(
     with working("looking at the store"):
         evidence = find_evidence(item, RecordIndex(store), experiment.runs, scale)
     making = run and not dry_run and bool(evidence.missing)
-    if making:
-        fork_ahead("local", jobs)  # before any step is timed: a fork with threads running may hang
     with working("looking at the data, timing a few steps of what is not there"):
         needed = find_needs(evidence, store, data_root, timed=run or dry_run)
     for line in needed.lines(jobs):

@@ -80,13 +80,6 @@ class OGD(Method):
     remembered: dict[int, Tensor] = field(default_factory=dict, init=False, repr=False)
     """Task number -> positions of the remembered samples in its training data."""
 
-    def settings(self) -> dict[str, Any]:
-        """The hyperparameters; shares of energy only where something is left out, as in records older than they are."""
-        values = super().settings()
-        if self.energy >= 1.0:
-            del values["energy"], values["worst_energy"]
-        return values
-
     def begin_task(self, learner: Learner) -> None:
         """Install the adapter where it pays."""
         self.compression(learner)  # an impossible share is refused before anything is learnt
