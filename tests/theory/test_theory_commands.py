@@ -61,6 +61,8 @@ def test_all_bounds_and_the_smallest(capsys, tmp_path):
     assert (tmp_path / "bound.svg").exists()
     one_hot = run(capsys, "bound", *SMALL, "--target", "one-hot")
     assert "pac-bayes" not in one_hot["rows"][0]
+    app(["bound", *SMALL, "--target", "one-hot", "--form", "sound"], result_action="return_value")
+    assert "at least half the error" in capsys.readouterr().out
     app(["bound", *SMALL], result_action="return_value")
     text = capsys.readouterr().out
     assert text.count("with probability 95 % over the samples") + text.count("nothing is certified") == 2

@@ -8,7 +8,7 @@ from pathlib import Path
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.ticker import NullLocator
+from matplotlib.ticker import FormatStrFormatter, LogLocator, NullFormatter, NullLocator
 from torch import Tensor
 
 from orthocl.errors import unknown_name
@@ -224,6 +224,10 @@ def _scatter_of_pairs(axis: Axes, pairs: Sequence[Pair]) -> None:
     values = [v for pair in shown for v in (pair.expected_change, pair.measured_change)]
     if values:
         axis.loglog([min(values), max(values)], [min(values), max(values)], "-", color=ORANGE, linewidth=0.8)
+    for scale in (axis.xaxis, axis.yaxis):
+        scale.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        scale.set_major_formatter(FormatStrFormatter("%g"))
+        scale.set_minor_formatter(NullFormatter())
     axis.set_xlabel("forecast")
     axis.set_ylabel("measured")
     axis.legend(fontsize=7, frameon=False)

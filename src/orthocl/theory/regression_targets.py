@@ -58,8 +58,8 @@ def regression_tasks(
         test_samples: test samples per task.
         seed: of the draw.
         disjoint: whether no stored sample may serve two tasks. Permuted and rotated streams show the same images
-            in every task; drawn without care the samples of tasks would then be copies of each other, and
-            bounds that need independent samples would not hold.
+            in every task; with disjoint=False the samples of tasks are the same images, and bounds that need
+            independent samples do not hold.
 
     Raises:
         SettingsError: an unknown target, or not enough different samples for all tasks.
@@ -83,6 +83,8 @@ def regression_tasks(
     used: dict[int, list[Tensor]] = {}
     generator = torch.Generator().manual_seed(seed)
     for task in tasks:
+        if not disjoint:
+            generator.manual_seed(seed)  # the same rows of every task
         rows = torch.randperm(len(task.train), generator=generator)
         store, stored = _stored(task.train)
         if disjoint and store in used:
