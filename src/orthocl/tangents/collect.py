@@ -12,6 +12,7 @@ do mix is refused.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -29,7 +30,18 @@ from orthocl.tangents.compress import Compression, compress
 from orthocl.tangents.dense_rows import per_sample_gradients
 from orthocl.tangents.tangents import Tangents, norm
 
-__all__ = ["Tangents", "Variant", "collect", "remembered_outputs"]
+__all__ = [
+    "Collector",
+    "RecordedLayer",
+    "Tangents",
+    "Variant",
+    "collect",
+    "differentiable",
+    "read_layers",
+    "recorded_layers",
+    "recording",
+    "remembered_outputs",
+]
 
 Variant = Literal["gtl", "ave", "all"]
 # Disagreement with autograd above which a layer's rows are not believed: relative to the layer's gradient, and
@@ -88,15 +100,31 @@ def _checked(outputs: Tensor, targets: Tensor, variant: Variant) -> Tensor:
 
 
 @dataclass
-class _Layer:
-    """A module whose gradient can be read off recorded calls: what went in, what came out."""
+class RecordedLayer:
+    """A module whose gradient can be read off recorded calls: what went in, what came out.
+
+    Args:
+        module: the module.
+        names: its protected parameters: "weight", "bias" -> full name.
+    """
 
     module: nn.Module
     names: dict[str, str]
     uses: list[Use] = field(default_factory=list)
     calls: int = 0
 
+    @property
+    def x(self) -> Tensor | None:
+        """The input of the last call."""
+        return self.uses[-1].x if self.uses else None
+
+    @property
+    def z(self) -> Tensor | None:
+        """The output of the last call."""
+        return self.uses[-1].z if self.uses else None
+
     def record(self, module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
+        """A forward hook that keeps what went in and what came out."""
         self.calls += 1
         returned = output.clone()  # a following in-place activation must not overwrite z
         if inputs:
@@ -126,6 +154,38 @@ class _Layer:
             tuple(getattr(self.module, part).shape) for part in IN_PROJECTION if part in self.names
         )
         return layers.linear(full, shapes, IN_PROJECTION[0] in self.names, x, use.padded(d))
+
+
+def _readable_layers(model: nn.Module, parameters: Mapping[str, nn.Parameter]) -> list[RecordedLayer]:
+    names = {id(parameter): name for name, parameter in parameters.items()}
+    found: list[RecordedLayer] = []
+    for module in model.modules():
+        own = {
+            part: names[id(parameter)]
+            for part, parameter in module.named_parameters(recurse=False, remove_duplicate=False)
+            if id(parameter) in names
+        }
+        if own and (layers.supported(module) or readable_attention(module)):
+            found.append(RecordedLayer(module, own))
+    return found
+
+
+def recorded_layers(model: nn.Module, parameters: Mapping[str, nn.Parameter]) -> list[RecordedLayer]:
+    """The modules that can be read off, of those that alone own all of their protected parameters."""
+    found = _readable_layers(model, parameters)
+    owners = Counter(name for layer in found for name in layer.names.values())
+    return [layer for layer in found if all(owners[name] == 1 for name in layer.names.values())]
+
+
+@contextmanager
+def recording(recorded: Sequence[RecordedLayer]) -> Iterator[None]:
+    """Forward passes inside are recorded by these layers."""
+    ends = [layer.watch() for layer in recorded]
+    try:
+        yield
+    finally:
+        for end in ends:
+            end()
 
 
 @dataclass(frozen=True)
@@ -171,18 +231,9 @@ class Collector:
     rules: Compression = field(default_factory=Compression)
     known: Mapping[tuple[str, ...], Block] = field(default_factory=dict)
 
-    def layers(self) -> list[_Layer]:
+    def layers(self) -> list[RecordedLayer]:
         """Supported modules that own protected parameters."""
-        names = {id(parameter): name for name, parameter in self.parameters.items()}
-        found: list[_Layer] = []
-        for module in self.model.modules():
-            own = {
-                part: names[id(parameter)]
-                for part, parameter in module.named_parameters(recurse=False, remove_duplicate=False)
-                if id(parameter) in names
-            }
-            if own and (layers.supported(module) or readable_attention(module)):
-                found.append(_Layer(module, own))
+        found = _readable_layers(self.model, self.parameters)
         covered = {name for layer in found for name in layer.names.values()} - self.explicit
         self.explicit |= self.parameters.keys() - covered
         return [layer for layer in found if set(layer.names.values()) <= covered]
@@ -202,20 +253,16 @@ class Collector:
         shapes = [tuple(parameter.shape) for parameter in self.parameters.values()]
         return Tangents(list(self.parameters), shapes, blocks, errors)
 
-    def confirmed(self, recorded: list[_Layer], x: Tensor, y: Tensor) -> tuple[list[Block], _Truth]:
+    def confirmed(self, recorded: list[RecordedLayer], x: Tensor, y: Tensor) -> tuple[list[Block], _Truth]:
         """Blocks of one batch as they come, and what their rows must add up to."""
-        ends = [layer.watch() for layer in recorded]
-        try:
+        with recording(recorded):
             remembered = _checked(self.model(x), y, self.variant)
-        finally:
-            for end in ends:
-                end()
         found = self.sums(recorded, remembered)
         generator = torch.Generator().manual_seed(0)
         weights = torch.randn(remembered.shape, generator=generator, dtype=torch.float64).to(remembered)
         return found, _Truth.of(self.parameters, remembered, weights)
 
-    def sums(self, recorded: list[_Layer], remembered: Tensor) -> list[Block]:
+    def sums(self, recorded: list[RecordedLayer], remembered: Tensor) -> list[Block]:
         """Blocks of all recorded layers as they come, all uses of a weight added up, zeros for silent layers."""
         found = added(self._read_off(recorded, remembered))
         covered = {name for block in found for name in block.names}
@@ -226,7 +273,7 @@ class Collector:
                 covered |= set(layer.names.values())
         return found
 
-    def _read_off(self, recorded: list[_Layer], remembered: Tensor) -> list[Block]:
+    def _read_off(self, recorded: list[RecordedLayer], remembered: Tensor) -> list[Block]:
         uses = [(layer, use) for layer in recorded for use in layer.uses]
         outputs = [use.z for _, use in uses]
         columns = (
@@ -277,7 +324,7 @@ class Collector:
 
 
 @contextmanager
-def _differentiable(model: nn.Module, parameters: Mapping[str, nn.Parameter]) -> Iterator[None]:
+def differentiable(model: nn.Module, parameters: Mapping[str, nn.Parameter]) -> Iterator[None]:
     """Eval mode, gradients on, any tangent adapter merged and paused; all restored afterwards."""
     frozen = [parameter for parameter in parameters.values() if not parameter.requires_grad]
     adapters = {
@@ -336,7 +383,7 @@ def collect(
     collector = Collector(model, parameters, variant, rules=compression or Compression())
     size, pieces = max(1, chunk or (CHUNK if collector.rules.exact else COMPRESSED_CHUNK)), []
     known = [] if earlier is None else [earlier]
-    with _differentiable(model, parameters):
+    with differentiable(model, parameters):
         if variant == "all" and chunk is None:  # every sample brings as many derivatives as outputs
             with torch.no_grad():
                 size = max(1, size // remembered_outputs(model(inputs[:1]), targets[:1], variant).shape[1])
@@ -367,7 +414,7 @@ def read_layers(
         variant: of which outputs the derivatives are.
     """
     collector = Collector(model, parameters, variant)
-    with _differentiable(model, parameters):
+    with differentiable(model, parameters):
         recorded = collector.layers()
         found, truth = collector.confirmed(recorded, inputs, targets)
     return [block for block in found if isinstance(block, Patches) and truth.agrees(block)]

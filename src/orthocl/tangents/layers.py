@@ -16,18 +16,20 @@ from torch.nn import functional
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
 from orthocl.tangents.blocks import Block, Dense, Factored, Patches, Rows, Shape
-from orthocl.tangents.convolutions import PLAIN, TRANSPOSED, convolution, shared_inputs
+from orthocl.tangents.convolutions import PLAIN, TRANSPOSED, convolution, patches_of, shared_inputs
 from orthocl.tangents.costs import LayerShape, sparse_rows_are_smaller
 
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 LINEAR = (nn.Linear, NonDynamicallyQuantizableLinear)
+__all__ = ["block", "layer_shape", "linear", "patches_of", "read", "represented", "silent", "supported"]
 # Exact types: a subclass may compute something else.
 SUPPORTED = (*LINEAR, *PLAIN, *TRANSPOSED, *BATCH_NORMS, nn.LayerNorm, nn.GroupNorm, nn.Embedding)
 
 
 def supported(module: nn.Module) -> bool:
-    """Whether `read` knows the layer."""
-    return type(module) in SUPPORTED or _multiplies_from_the_right(module)
+    """Whether `read` knows the layer; a linear one that carries a tangent adapter is one when that is paused."""
+    adapted = "tangent_adapter" in vars(module)
+    return type(module) in SUPPORTED or adapted or _multiplies_from_the_right(module)
 
 
 def _multiplies_from_the_right(module: nn.Module) -> bool:
@@ -54,7 +56,7 @@ def read(module: nn.Module, names: dict[str, str], x: Tensor, d: Tensor) -> list
         return None
     full = tuple(names[part] for part in ("weight", "bias") if part in names)
     shapes = tuple(tuple(getattr(module, part).shape) for part in ("weight", "bias") if part in names)
-    if type(module) in LINEAR:
+    if isinstance(module, nn.Linear):
         return linear(full, shapes, "weight" in names, x, d)
     if _multiplies_from_the_right(module):
         return _from_the_right(full, shapes, "weight" in names, x, d)
