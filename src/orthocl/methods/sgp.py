@@ -24,7 +24,7 @@ class SGP(GPM):
     the weights of a direction add up, to 1 at most. Singular values of a task along directions that are there already
     are those of M^T R, row by row.
 
-    The step is scaled, not projected, so a finished update is scaled in the same way.
+    The gradient is scaled, which is no projection: with optimizers that bend it afterwards (Adam), so is the scaling.
 
     Args:
         memory_per_task: samples whose inputs are looked at when a task ends; they are not kept.
@@ -33,6 +33,7 @@ class SGP(GPM):
     """
 
     name: ClassVar[str] = "sgp"
+    projects: ClassVar[bool] = False
 
     alpha: float = 10.0
     minimum: ClassVar[Mapping[str, float]] = {**GPM.minimum, "alpha": 0.0}

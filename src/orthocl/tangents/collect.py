@@ -12,6 +12,7 @@ do mix is refused.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -29,7 +30,18 @@ from orthocl.tangents.compress import Compression, compress
 from orthocl.tangents.dense_rows import per_sample_gradients
 from orthocl.tangents.tangents import Tangents, norm
 
-__all__ = ["Tangents", "Variant", "collect", "remembered_outputs"]
+__all__ = [
+    "Collector",
+    "RecordedLayer",
+    "Tangents",
+    "Variant",
+    "collect",
+    "differentiable",
+    "read_layers",
+    "recorded_layers",
+    "recording",
+    "remembered_outputs",
+]
 
 Variant = Literal["gtl", "ave", "all"]
 # Disagreement with autograd above which a layer's rows are not believed: relative to the layer's gradient, and
@@ -103,6 +115,16 @@ class RecordedLayer:
     uses: list[Use] = field(default_factory=list)
     calls: int = 0
 
+    @property
+    def x(self) -> Tensor | None:
+        """The input of the last call."""
+        return self.uses[-1].x if self.uses else None
+
+    @property
+    def z(self) -> Tensor | None:
+        """The output of the last call."""
+        return self.uses[-1].z if self.uses else None
+
     def record(self, module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
         """A forward hook that keeps what went in and what came out."""
         self.calls += 1
@@ -136,8 +158,7 @@ class RecordedLayer:
         return layers.linear(full, shapes, IN_PROJECTION[0] in self.names, x, use.padded(d))
 
 
-def recorded_layers(model: nn.Module, parameters: Mapping[str, nn.Parameter]) -> list[RecordedLayer]:
-    """The modules that `layers` can read and that own protected parameters, perhaps together with others."""
+def _readable_layers(model: nn.Module, parameters: Mapping[str, nn.Parameter]) -> list[RecordedLayer]:
     names = {id(parameter): name for name, parameter in parameters.items()}
     found: list[RecordedLayer] = []
     for module in model.modules():
@@ -149,6 +170,13 @@ def recorded_layers(model: nn.Module, parameters: Mapping[str, nn.Parameter]) ->
         if own and (layers.supported(module) or readable_attention(module)):
             found.append(RecordedLayer(module, own))
     return found
+
+
+def recorded_layers(model: nn.Module, parameters: Mapping[str, nn.Parameter]) -> list[RecordedLayer]:
+    """The modules that can be read off, of those that alone own all of their protected parameters."""
+    found = _readable_layers(model, parameters)
+    owners = Counter(name for layer in found for name in layer.names.values())
+    return [layer for layer in found if all(owners[name] == 1 for name in layer.names.values())]
 
 
 @contextmanager
@@ -207,7 +235,7 @@ class Collector:
 
     def layers(self) -> list[RecordedLayer]:
         """Supported modules that own protected parameters."""
-        found = recorded_layers(self.model, self.parameters)
+        found = _readable_layers(self.model, self.parameters)
         covered = {name for layer in found for name in layer.names.values()} - self.explicit
         self.explicit |= self.parameters.keys() - covered
         return [layer for layer in found if set(layer.names.values()) <= covered]

@@ -48,11 +48,7 @@ def convolution(
     if not isinstance(module, PLAIN) or x.dim() != 2 + len(module.kernel_size):
         return None
     deltas = d.flatten(0, 1).flatten(2).transpose(1, 2).contiguous()
-    maps, padding = x, module.padding
-    if module.padding_mode != "zeros" or isinstance(padding, str):
-        mode = "constant" if module.padding_mode == "zeros" else module.padding_mode
-        maps = functional.pad(x, module._reversed_padding_repeated_twice, mode=mode)
-        padding = (0,) * len(module.kernel_size)
+    maps, padding = _padded(module, x)
     sizes = (module.kernel_size, module.stride, padding, module.dilation)
     source = shared_inputs(d)
     if isinstance(module, nn.Conv3d):
@@ -65,6 +61,24 @@ def convolution(
     else:
         unfold = Unfold(*(_pair(part) for part in sizes))
     return [Patches(full, shapes, maps, deltas, source, unfold, module.groups)]
+
+
+def patches_of(module: nn.Conv2d, x: Tensor) -> tuple[Tensor, Unfold]:
+    """The padded input of a convolution, and what cuts it into patches, one for each position of the output."""
+    maps, padding = _padded(module, x)
+    return maps, Unfold(
+        _pair(module.kernel_size), _pair(module.stride), _pair(padding), _pair(module.dilation)
+    )
+
+
+def _padded(module: nn.Conv1d | nn.Conv2d | nn.Conv3d, x: Tensor) -> tuple[Tensor, tuple[int, ...]]:
+    """The input, padded where `unfold` cannot do it, and the padding that remains to be done."""
+    padding = module.padding
+    if module.padding_mode == "zeros" and not isinstance(padding, str):
+        return x, tuple(padding)
+    mode = "constant" if module.padding_mode == "zeros" else module.padding_mode
+    padded = functional.pad(x, module._reversed_padding_repeated_twice, mode=mode)
+    return padded, (0,) * len(module.kernel_size)
 
 
 def _pair(value: int | Sequence[int]) -> tuple[int, int]:

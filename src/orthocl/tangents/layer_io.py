@@ -7,7 +7,6 @@ sequence) has the gradient sum over samples and positions of d a^T, with d the d
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -66,9 +65,7 @@ def layer_io(
     {'1.weight': ((5, 1, 4), (5, 1, 8)), '4.weight': ((5, 1, 8), (5, 1, 3))}
     """
     chosen = dict(model.named_parameters()) if parameters is None else parameters
-    owned = recorded_layers(model, chosen)
-    owners = Counter(name for layer in owned for name in layer.names.values())
-    recorded = [layer for layer in owned if _readable(layer) and owners[layer.names["weight"]] == 1]
+    recorded = [layer for layer in recorded_layers(model, chosen) if _readable(layer)]
     with differentiable(model, chosen):
         with recording(recorded):
             outputs = model(inputs)

@@ -16,11 +16,12 @@ from torch.nn import functional
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
 from orthocl.tangents.blocks import Block, Dense, Factored, Patches, Rows, Shape
-from orthocl.tangents.convolutions import PLAIN, TRANSPOSED, convolution, shared_inputs
+from orthocl.tangents.convolutions import PLAIN, TRANSPOSED, convolution, patches_of, shared_inputs
 from orthocl.tangents.costs import LayerShape, sparse_rows_are_smaller
 
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 LINEAR = (nn.Linear, NonDynamicallyQuantizableLinear)
+__all__ = ["block", "layer_shape", "linear", "patches_of", "read", "represented", "silent", "supported"]
 # Exact types: a subclass may compute something else.
 SUPPORTED = (*LINEAR, *PLAIN, *TRANSPOSED, *BATCH_NORMS, nn.LayerNorm, nn.GroupNorm, nn.Embedding)
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from orthocl.nets.modes import evaluating
 from orthocl.tangents import layers
 from orthocl.tangents.blocks import Block, Compressed, Dense, Patches
-from orthocl.tangents.collect import Collector, Variant, remembered_outputs
+from orthocl.tangents.collect import Collector, Variant, recording, remembered_outputs
 from orthocl.tangents.compress import Compression
 
 # Cores as a share of dense tangents against the energy left out: ResNet-18, ViT and LeNet, medians of measurements.
@@ -63,12 +63,8 @@ def survey(
     x = example_input[:1].to("meta")
     with evaluating(empty), torch.enable_grad():
         recorded = collector.layers()
-        ends = [layer.watch() for layer in recorded]
-        try:
+        with recording(recorded):
             outputs = empty(x)
-        finally:
-            for end in ends:
-                end()
         remembered = remembered_outputs(outputs, torch.zeros(1, dtype=torch.long, device="meta"), variant)
         found = collector.sums(recorded, remembered)
         used = torch.autograd.grad(remembered.sum(), list(protected.values()), allow_unused=True)
