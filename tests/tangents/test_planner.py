@@ -129,7 +129,7 @@ def test_command_refuses_nonsense():
         app(["lenett", "--input-shape", "3,32,32", "--tasks", "2"])
     with pytest.raises(SettingsError, match="input shape"):
         app(["lenet", "--input-shape", "3,x", "--tasks", "2"])
-    with pytest.raises(SettingsError, match="cannot make a model"):
+    with pytest.raises(SettingsError, match="cannot be imported"):
         app(["nowhere:model", "--input-shape", "3", "--tasks", "2"])
     with pytest.raises(SettingsError, match="such as 500MB"):
         parse_size("plenty")

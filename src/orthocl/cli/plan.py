@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-import importlib
 import re
 import sys
-from pathlib import Path
 from typing import Annotated, Literal
 
 import torch
 from cyclopts import App, Parameter
+from rich import box
 from rich.console import Console
 from rich.table import Table
 from torch import nn
 
 from orthocl.cli.known_networks import KNOWN, without_numbers
 from orthocl.cli.options import working
-from orthocl.errors import SettingsError, unknown_name
-from orthocl.formatting import counted
-from orthocl.nets import NETS, make_net
-from orthocl.tangents.planner import Plan, plan, size
+from orthocl.errors import SettingsError
+from orthocl.formatting import counted, size_text
+from orthocl.nets import make_net
+from orthocl.tangents.planner import Plan, plan
 from orthocl.tangents.price_list import price_list
 
 app = App(name="plan", help="Bytes and multiply-adds of a memory, before training.")
@@ -38,7 +37,9 @@ def show_plan(
     network: str | None = None,
     /,
     *,
-    input_shape: Annotated[str | None, Parameter(help="Shape of one input, such as 3,32,32.")] = None,
+    input_shape: Annotated[
+        str | None, Parameter(help="Shape of one input, such as 3,32,32 or 3x32x32.")
+    ] = None,
     tasks: int | None = None,
     memory_per_task: int = 100,
     batch_size: int = 32,
@@ -61,8 +62,8 @@ def show_plan(
     The exit code is 1 if nothing fits the budget.
 
     Args:
-        network: a network of this library (mlp, lenet, ...) or your own as module:function, a function that
-            takes no arguments and returns the model.
+        network: a network of this library (mlp, lenet, ...) or your own as file.py:function or package.module:function,
+            which takes what it needs of input_shape and outputs and returns the model.
         input_shape: shape of one input.
         tasks: number of tasks.
         memory_per_task: samples remembered per task.
@@ -84,7 +85,7 @@ def show_plan(
             "expected a network, --input-shape and --tasks, such as: orthocl plan mlp --input-shape 1,32,32 --tasks 15 "
             "(or --table alone)"
         )
-    shape = [_positive(part, "input shape") for part in input_shape.split(",")]
+    shape = [_positive(part, "input shape") for part in re.split("[,x]", input_shape)]
     model = _model(
         network, shape, {str(t): outputs for t in range(1, (tasks if multi_head else 1) + 1)}, hidden
     )
@@ -107,24 +108,10 @@ def show_plan(
 
 
 def _model(network: str, shape: list[int], heads: dict[str, int], hidden: str | None) -> nn.Module:
-    if ":" in network:
-        module, _, name = network.partition(":")
-        sys.path.insert(0, str(Path.cwd()))
-        try:
-            made = getattr(importlib.import_module(module), name)()
-        except (ImportError, AttributeError, TypeError) as error:
-            raise SettingsError(f"cannot make a model from {network!r}: {error}") from error
-        finally:
-            sys.path.remove(str(Path.cwd()))
-        if not isinstance(made, nn.Module):
-            raise SettingsError(f"{network} returned a {type(made).__name__}, expected a torch.nn.Module")
-        return made
-    if network not in NETS:
-        raise unknown_name("network", network, [*NETS, "your_module:function"])
     settings: dict[str, object] = {}
     if hidden is not None:
         units = [_positive(part, "hidden units") for part in hidden.split(",")]
-        settings["hidden"] = units if network == "mlp" else units[0]
+        settings["hidden"] = units[0] if network == "lenet" else units
     return make_net(network, shape, heads, settings)
 
 
@@ -151,9 +138,10 @@ def parse_size(text: str) -> int:
 def print_table(console: Console, card: int, batch_size: int) -> None:
     """Prices of well-known networks, from their shapes."""
     names = Table(
-        "network", "protected", "way", f"{TANGENTS:,} tangents", "multiply-adds a step", f"tangents in {size(card)}",
-        box=None, pad_edge=False,
-    )  # fmt: skip
+        *("network", "protected", "way", f"{TANGENTS:,} tangents"),
+        *("multiply-adds a step", f"tangents in {size_text(card)}"),
+        box=box.SIMPLE,
+    )
     for name in KNOWN:
         model, example = without_numbers(name)
         weights = sum(p.numel() for p in model.parameters() if p.requires_grad)
@@ -163,7 +151,7 @@ def print_table(console: Console, card: int, batch_size: int) -> None:
                 name if place == 0 else "",
                 f"{weights / 1e6:,.1f} M" if place == 0 else "",
                 price.way,
-                size(price.nbytes),
+                size_text(price.nbytes),
                 f"{price.madds / 1e9:,.1f} G",
                 "all" if price.most is None else f"{price.most:,}",
             )
@@ -182,23 +170,23 @@ def print_plan(console: Console, found: Plan) -> None:
         f"batches of {found.batch_size}",
         highlight=False,
     )
-    layers = Table("layer", "weights", "stored as", "bytes a row", "step", box=None, pad_edge=False)
+    layers = Table("layer", "weights", "stored as", "bytes a row", "step", box=box.SIMPLE)
     for layer in found.layers:
         step = "adapter" if layer.adapted else "moved directly" + ", by output" * layer.sorted
-        layers.add_row(layer.name, f"{layer.parameters:,}", layer.kind, size(layer.bytes_per_row), step)
+        layers.add_row(layer.name, f"{layer.parameters:,}", layer.kind, size_text(layer.bytes_per_row), step)
     console.print(layers)
     console.print()
-    ways = Table("way", "memory", "multiply-adds a step", "what it is", box=None, pad_edge=False)
+    ways = Table("way", "memory", "multiply-adds a step", "what it is", box=box.SIMPLE)
     for path, cost in found.costs.items():
         mark = "[bold green]" if path == found.choice else ""
         ways.add_row(
-            f"{mark}{path}", f"{mark}{size(cost.nbytes)}", f"{mark}{cost.madds / 1e6:,.1f} M", WHAT[path]
+            f"{mark}{path}", f"{mark}{size_text(cost.nbytes)}", f"{mark}{cost.madds / 1e6:,.1f} M", WHAT[path]
         )
     console.print(ways)
     if found.cache_bytes:
         verdict = "fits" if found.caches else "does not fit the budget"
         console.print(
-            f"\nCaching the first layer's input kernel for a whole task would take {size(found.cache_bytes)} more "
+            f"\nCaching the first layer's input kernel for a whole task would take {size_text(found.cache_bytes)} more "
             "(of disk instead, with ORTHOCL_SCRATCH set to a folder) and save "
             f"{found.cache_saves / 1e6:,.1f} M multiply-adds a step: {verdict}.",
             highlight=False,

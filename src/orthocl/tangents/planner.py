@@ -23,6 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from orthocl.errors import DataError, SettingsError
+from orthocl.formatting import size_text
 from orthocl.nets.heads import find_heads
 from orthocl.tangents.blocks import Block, Factored, Kind, Patches
 from orthocl.tangents.cholesky import PANEL as CHOLESKY_PANEL
@@ -151,7 +152,8 @@ class Plan:
             return []
         leanest = self.leanest
         found = [
-            f"needs {size(leanest)}, {size(leanest - self.budget)} more than the budget of {size(self.budget)}"
+            f"needs {size_text(leanest)}, {size_text(leanest - self.budget)} more than the budget of "
+            f"{size_text(self.budget)}"
         ]
         most = self.largest_memory()
         if most:
@@ -161,7 +163,7 @@ class Plan:
         largest = max(self.layers, key=lambda layer: layer.bytes_per_row)
         found.append("store factors in bfloat16: half of their bytes")
         found.append(
-            f"leave {largest.name} unprotected and frozen: {size(int(largest.bytes_per_row * self.rows))} less"
+            f"leave {largest.name} unprotected and frozen: {size_text(int(largest.bytes_per_row * self.rows))} less"
         )
         return found
 
@@ -173,7 +175,7 @@ class Plan:
             return None
         return (
             f"remembering {self.memory_per_task} samples for each of {self.tasks} tasks will need "
-            f"{size(leanest)}, and {size(free)} are available: "
+            f"{size_text(leanest)}, and {size_text(free)} are available: "
             f"`orthocl.plan(...)` says what to change"
         )
 
@@ -326,16 +328,3 @@ def available_bytes() -> int | None:
         return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (ValueError, OSError, AttributeError):
         return None
-
-
-def size(nbytes: float) -> str:
-    """Bytes for people.
-
-    >>> size(27_300_000)
-    '27.3 MB'
-    """
-    for unit in ("B", "kB", "MB", "GB"):
-        if abs(nbytes) < 1000:
-            return f"{nbytes:.3g} {unit}"
-        nbytes /= 1000
-    return f"{nbytes:.3g} TB"

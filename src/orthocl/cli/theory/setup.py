@@ -12,7 +12,8 @@ from cyclopts import Parameter
 
 from orthocl.cli.options import working
 from orthocl.cli.theory.tables import progress_bar
-from orthocl.nets import MLP
+from orthocl.errors import SettingsError
+from orthocl.nets import MLP, make_net
 from orthocl.streams import make
 from orthocl.theory import EmpiricalNTK, InfiniteWidthNTK, Kernel, Solution, solve_stream
 from orthocl.theory.regression_targets import RegressionTask, regression_tasks
@@ -22,7 +23,8 @@ MemoryOption = Annotated[int | None, Parameter(help="Samples per task to remembe
 FigurePath = Annotated[Path | None, Parameter(help="Save a figure here: .svg, .pdf or .png.")]
 AsJson = Annotated[bool, Parameter(name="--json", help="Print JSON instead of tables.", negative="")]
 StreamName = Annotated[
-    str, Parameter(help="A stream by name; `orthocl data status` says which data are there.")
+    str,
+    Parameter(help="A stream: a name, a folder of images, an .npz file, or file.py:function."),
 ]
 DEFAULT_STREAM = "rotated-mnist-mini"
 DataRoot = Annotated[
@@ -45,6 +47,10 @@ class Setup:
     )
     depth: Annotated[int, Parameter(help="Hidden layers.")] = 2
     width: Annotated[int, Parameter(help="Hidden units of the MLP (empirical kernel).")] = 100
+    net: Annotated[
+        str | None,
+        Parameter(help="A network instead of the MLP (empirical kernel): a name or file.py:function."),
+    ] = None
     bias_variance: Annotated[float, Parameter(help="Of the infinitely wide network.")] = 0.1
     ridge: Annotated[float, Parameter(help="lambda of the loss.")] = 0.1
     seed: Annotated[int, Parameter(help="Seed of data and weights.")] = 0
@@ -86,11 +92,19 @@ def load_tasks(stream: str, setup: Setup) -> list[RegressionTask]:
 def make_kernel(setup: Setup, tasks: Sequence[RegressionTask]) -> Kernel:
     """The kernel of these options, for these tasks."""
     if setup.kernel == "infinite":
+        if setup.net is not None:
+            raise SettingsError(
+                "--net has an effect only with --kernel empirical: give that too, or leave it out"
+            )
         return InfiniteWidthNTK(setup.depth, bias_variance=setup.bias_variance)
     outputs = 1 if tasks[0].targets.ndim == 1 else tasks[0].targets.shape[1]
+    shape = tuple(tasks[0].inputs.shape[1:])
+    if setup.net is not None:
+        own = make_net(setup.net, shape, {"main": outputs}, seed=setup.seed).to(tasks[0].inputs.dtype)
+        return EmpiricalNTK(own, "scalar" if outputs == 1 else "all")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(setup.seed)
-        model = MLP(tuple(tasks[0].inputs.shape[1:]), hidden=(setup.width,) * setup.depth, outputs=outputs)
+        model = MLP(shape, hidden=(setup.width,) * setup.depth, outputs=outputs)
     return EmpiricalNTK(model, "scalar" if outputs == 1 else "all")
 
 
