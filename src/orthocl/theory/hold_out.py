@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from scipy import stats
+from scipy import special
 from torch import Tensor
 
 from orthocl.errors import DataError, SettingsError
@@ -24,7 +24,7 @@ def clopper_pearson(errors: int, samples: int, delta: float) -> float:
     """
     if errors >= samples:
         return 1.0
-    return float(stats.beta.ppf(1 - delta, errors + 1, samples - errors))
+    return float(special.betaincinv(errors + 1, samples - errors, 1 - delta))
 
 
 def hold_out_bound(

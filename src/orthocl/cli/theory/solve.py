@@ -69,7 +69,10 @@ def solve(
     rows = _rows(solution, accuracies)
     with progress_bar("aligning"):
         alignment = gradient_alignment(solution, len(tasks)) if rule == "ogd" else []
+    conditioning = solution.conditioning()
     extra = {
+        "remembered_points_turned_away_as_dependent": conditioning.dropped,
+        "smallest_pivot": conditioning.smallest_pivot,
         "complexity_proxy_R_T": sum(row["R"] for row in rows),
         "average_accuracy": float(accuracies[-1].mean()),
         "accuracies": accuracies.tolist(),
