@@ -16,7 +16,7 @@ def test_python_blocks_run_in_order(capsys):
     assert names["solution"].dissimilarity(3) > 0
     assert names["found"].smallest.value > 0
     text = capsys.readouterr().out
-    assert "Drift(task=1" in text
+    assert "OutputDrift(task=1" in text
     assert "gpm" in text
 
 

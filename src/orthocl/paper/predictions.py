@@ -158,7 +158,7 @@ Solved = tuple[str, list[tuple[Rule, Solution, list[float]]]]
 
 
 def _shared(stream: Stream, run: RunSettings, count: int, ridge: float) -> Solved:
-    tasks = regression_tasks(list(stream), count, "one-hot", count)
+    tasks = regression_tasks(list(stream), count, "one-hot", count, disjoint=False)
     widths = [int(width) for width in run.net.settings["hidden"]]
     kernel = InfiniteWidthNTK(len(widths), parameterisation="pytorch", widths=widths)
     found: list[tuple[Rule, Solution, list[float]]] = []
@@ -175,7 +175,7 @@ def _split(stream: Stream, run: RunSettings, count: int, ridge: float) -> Solved
     if not isinstance(net, MultiHead):
         raise StoreError(f"expected a network with a head per task, got {type(net).__name__}")
     kernel = EmpiricalNTK(AllHeads(net), "gtl", dtype=torch.float32)
-    tasks = regression_tasks(list(stream), count, "one-hot", count)
+    tasks = regression_tasks(list(stream), count, "one-hot", count, disjoint=False)
     offsets = dict(zip(stream.heads, _starts(list(stream.heads.values())), strict=True))
     firsts = [offsets[task.head] for task in stream]
     data = [

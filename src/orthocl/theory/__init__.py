@@ -27,7 +27,7 @@ from orthocl.theory.judgement import Judgement, Pair, judge, partial_rank_correl
 from orthocl.theory.kernels import FunctionKernel, GramKernel, Kernel
 from orthocl.theory.linearised import LinearisedModel, linearise
 from orthocl.theory.losses import CLIPPED_ABSOLUTE, CLIPPED_SQUARE, Loss, ramp
-from orthocl.theory.no_forgetting import Alignment, Drift, forgetting_drift, gradient_alignment
+from orthocl.theory.no_forgetting import Alignment, OutputDrift, forgetting_drift, gradient_alignment
 from orthocl.theory.ntk_mlp import WideMLP, descend
 from orthocl.theory.overlap import TangentDrift, overlap, principal_cosines, tangent_drift
 from orthocl.theory.overlay import Overlay, overlay
@@ -49,7 +49,6 @@ __all__ = [
     "Curriculum",
     "CurriculumClaims",
     "Descent",
-    "Drift",
     "EffectiveKernel",
     "EmpiricalNTK",
     "FeatureSolution",
@@ -63,6 +62,7 @@ __all__ = [
     "LinearisedModel",
     "Loss",
     "Order",
+    "OutputDrift",
     "Overlay",
     "Pair",
     "Points",

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from orthocl.theory.solution import Group, Solution
+from orthocl.theory.solution import ColumnGroup, Solution
 
 
 @dataclass(frozen=True)
-class Drift:
+class OutputDrift:
     """How far outputs moved since the end of their own task.
 
     Args:
@@ -29,7 +29,7 @@ class Drift:
     others: float
 
 
-def forgetting_drift(solution: Solution, after: int | None = None) -> list[Drift]:
+def forgetting_drift(solution: Solution, after: int | None = None) -> list[OutputDrift]:
     """|f_after(x) - f_k(x)| on the training points of every earlier task k, protected or not.
 
     Paper: Theorem 2 (`thm:train-unchanged`): zero on what is in memory. It holds at every step, for any loss,
@@ -44,7 +44,7 @@ def forgetting_drift(solution: Solution, after: int | None = None) -> list[Drift
         if solution.rule == "ogd":
             for group in solution.groups:
                 protected[group.memory[task - 1][:, None], group.columns[None]] = True
-        drifts.append(Drift(task, _largest(moved[protected]), _largest(moved[~protected])))
+        drifts.append(OutputDrift(task, _largest(moved[protected]), _largest(moved[~protected])))
     return drifts
 
 
@@ -141,7 +141,7 @@ def _form(left: Tensor, matrix: Tensor, right: Tensor) -> float:
     return float((left * (matrix @ right)).sum())
 
 
-def _effective(solution: Solution, group: Group, task: int) -> Tensor:
+def _effective(solution: Solution, group: ColumnGroup, task: int) -> Tensor:
     return group.recursion.steps[task - 1].effective
 
 

@@ -20,7 +20,7 @@ from orthocl.theory.recursion import Recursion, Rule, Step
 
 
 @dataclass(frozen=True)
-class Group:
+class ColumnGroup:
     """Outputs (columns of the targets) that share one memory, what it keeps of each task, the recursion."""
 
     columns: Tensor
@@ -108,7 +108,7 @@ class Solution:
     rule: Rule
     ridge: float
     tasks: JointTasks
-    groups: tuple[Group, ...]
+    groups: tuple[ColumnGroup, ...]
     base_diagonal: Tensor
 
     @property

@@ -15,7 +15,7 @@ from orthocl.theory.joint_tasks import Initial, JointTasks, TaskData, join_tasks
 from orthocl.theory.kernels import Kernel, KernelLike, as_kernel, check_memory, check_positive
 from orthocl.theory.recursion import RULES, Rule, recurse
 from orthocl.theory.ridge import check_ridge
-from orthocl.theory.solution import Group, Solution
+from orthocl.theory.solution import ColumnGroup, Solution
 
 Memory = int | Sequence[Tensor] | None
 
@@ -98,7 +98,7 @@ def solve_stream(
             tolerance=tolerance,
             progress=progress,
         )
-        groups.append(Group(columns, tuple(rows), recursion))
+        groups.append(ColumnGroup(columns, tuple(rows), recursion))
     return Solution(kernel, rule, ridge, joint, tuple(groups), gram.diagonal().clone())
 
 
