@@ -66,6 +66,12 @@ def run(
     tracker: Annotated[
         list[str] | None, Parameter(help="Report to tensorboard, wandb or mlflow, may be repeated.")
     ] = None,
+    forecast_tasks: Annotated[
+        bool,
+        Parameter(
+            name="--forecast", negative="", help="Before each task, forecast what it will make forget."
+        ),
+    ] = False,
     weights: Annotated[bool, Parameter(help="Keep the final weights of every run.")] = True,
     data_root: DataRootOption = None,
 ) -> int:
@@ -84,6 +90,7 @@ def run(
         keep_weights=weights,
         data_root=None if data_root is None else str(data_root),
         trackers=tuple(tracker or ()),
+        forecast=forecast_tasks,
     )
     if options.trackers:
         from orthocl.lab.reporting.trackers import check_trackers

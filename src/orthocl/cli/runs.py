@@ -21,6 +21,7 @@ from orthocl.errors import SettingsError, StoreError, unknown_name
 from orthocl.formatting import counted, time_text
 from orthocl.lab.experiment.grid import flat
 from orthocl.lab.reporting.table import DEFAULT_METRICS, Cell, Format, make_table, title
+from orthocl.lab.run.forecasts import read_forecasts
 from orthocl.lab.store.record import Record
 from orthocl.lab.store.store import Store
 from orthocl.metrics import METRICS
@@ -94,6 +95,9 @@ def show(
     console.print(_matrix(record))
     if record.result.monitors and record.result.monitors[-1]:
         console.print(_monitors(record))
+    forecasts = _forecasts(opened.folder(run))
+    if forecasts is not None:
+        console.print(forecasts)
     console.print("settings")
     for key, value in flat(record.settings.to_dict()).items():
         console.print(f"  {key} = {value}", highlight=False)
@@ -195,6 +199,29 @@ def _matrix(record: Record) -> Table:
         if after:
             cells[after - 1] = f"[bold]{cells[after - 1]}[/]"
         table.add_row("start" if after == 0 else str(after), *cells)
+    return table
+
+
+def _forecasts(folder: Path) -> Table | None:
+    """What each task was expected to cost the earlier ones, by rule, and what it did."""
+    rows = read_forecasts(folder)["forecasts"]
+    if not rows:
+        return None
+    rules = list(dict.fromkeys(row["rule"] for row in rows))
+    table = Table(
+        title="accuracy % that earlier tasks lose, forecast and measured",
+        title_justify="left",
+        box=box.SIMPLE,
+    )
+    for name in ("task", *rules, "measured"):
+        table.add_column(name, justify="right")
+    for task in sorted({row["task"] for row in rows}):
+        cells = []
+        for key, rule in [*(("drop", rule) for rule in rules), ("measured_drop", rules[0])]:
+            found = [row[key] for row in rows if row["task"] == task and row["rule"] == rule]
+            known = [100 * value for value in found if value is not None]
+            cells.append(f"{sum(known) / len(known):.1f}" if known else "–")
+        table.add_row(str(task), *cells)
     return table
 
 

@@ -60,11 +60,15 @@ class Forecaster(Observer):
     measured: dict[tuple[int, int], tuple[float, float]] = field(default_factory=dict)
 
     def on_start(self, learner: Learner, stream: Stream, progress: Progress) -> None:
-        """Begin with an empty memory."""
+        """Begin with an empty memory; a resumed run with that of the tasks learnt so far, at today's weights."""
         self._stream = stream
         self._model: nn.Module = copy.deepcopy(learner.model)
         self._memory = ForecastMemory(self._model, self.memory_per_task, self.variant)
-        self._done = 0
+        self._done = progress.task - 1
+        for number in range(1, self._done + 1):
+            self._memory.remember(stream.task(number))
+        if self._done and progress.step == 0:
+            self._forecast_next()
 
     def on_task(self, learner: Learner, progress: Progress) -> None:
         """Measure the task just learnt, remember it, and forecast the next."""
@@ -80,6 +84,11 @@ class Forecaster(Observer):
                     share_right(each.before, each.labels) - share_right(now, each.labels),
                 )
         self._memory.remember(self._stream.task(self._done))
+        self._forecast_next()
+        if self.on_done is not None:
+            self.on_done(self._done)
+
+    def _forecast_next(self) -> None:
         if self._done < len(self._stream):
             upcoming = self._stream.task(self._done + 1)
             self.forecasts += forecast(
@@ -92,8 +101,6 @@ class Forecaster(Observer):
                 samples=self.samples,
                 test=self.test,
             )
-        if self.on_done is not None:
-            self.on_done(self._done)
 
     def pairs(self, rule: ForecastRule) -> list[Pair]:
         """What a rule was expected to do, beside what happened."""

@@ -168,6 +168,10 @@ def _observers(
         from orthocl.lab.reporting.trackers import make_trackers  # only here: few runs have any
 
         observers += make_trackers(options.trackers, store.directory)
+    if options.forecast:
+        from orthocl.lab.run.forecasts import ForecastObserver  # likewise
+
+        observers.append(ForecastObserver())
     return observers
 
 

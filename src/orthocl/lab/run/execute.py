@@ -44,6 +44,7 @@ class RunOptions:
         threads: threads of torch; None leaves them alone. A resumed run uses the number it was started with,
             because sums over threads round differently.
         trackers: names of trackers to report to, such as "tensorboard".
+        forecast: write forecasts of forgetting before each task, see `lab.run.forecasts`.
         pause_after: stop after this many tasks, with a checkpoint, as if interrupted; a later call goes on.
     """
 
@@ -52,6 +53,7 @@ class RunOptions:
     data_root: str | None = None
     threads: int | None = None
     trackers: tuple[str, ...] = ()
+    forecast: bool = False
     pause_after: int | None = None
 
 
