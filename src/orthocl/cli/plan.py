@@ -157,7 +157,7 @@ def print_table(console: Console, card: int, batch_size: int) -> None:
             )
     console.print(names)
     console.print(
-        "\nSizes of bases (energy below 1, GPM) are estimates from measured networks; everything else is exact.",
+        "\nSizes of bases (energy below 1, GPM) are estimates, good to a factor of a few; everything else is exact.",
         highlight=False,
     )
 

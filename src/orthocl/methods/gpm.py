@@ -18,7 +18,7 @@ class GPM(LayerProjection):
     """Project each layer's gradient off the span of the inputs that the layer has seen: g <- g - g M M^T.
 
     With R = [a_1 ... a_n] the inputs of a layer on remembered samples, M is extended at the end of a task by the
-    leading left singular vectors of R - M M^T R until |M M^T R|^2 >= threshold |R|^2 (equations 5 to 9). Every output
+    leading left singular vectors of R - M M^T R until |M M^T R|^2 >= threshold |R|^2. Every output
     of the layer on a remembered input then stays as it is, to all orders, not only the remembered ones.
 
     Biases are counted as the weight of a further input of 1. Parameters that belong to no such layer (norm layers,

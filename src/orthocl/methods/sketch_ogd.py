@@ -1,6 +1,6 @@
 """SketchOGD: OGD in a memory whose size is fixed beforehand.
 
-Reference: SketchOGD: Memory-Efficient Continual Learning. 2023 (arXiv:2305.16424).
+Reference: Min, Wright, Bernstein, Azizan. SketchOGD: Memory-Efficient Continual Learning. arXiv:2305.16424, 2023.
 """
 
 from __future__ import annotations

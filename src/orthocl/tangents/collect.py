@@ -12,8 +12,7 @@ do mix is refused.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Literal, get_args
@@ -24,10 +23,10 @@ from torch import Tensor, nn
 from orthocl.errors import DataError, SettingsError, UnsupportedError, unknown_name
 from orthocl.nets.modes import evaluating
 from orthocl.tangents import layers
-from orthocl.tangents.attention import IN_PROJECTION, Use, readable_attention, watch_projections
 from orthocl.tangents.blocks import Block, Patches, added
 from orthocl.tangents.compress import Compression, compress
 from orthocl.tangents.dense_rows import per_sample_gradients
+from orthocl.tangents.recording import RecordedLayer, readable_layers, recorded_layers, recording
 from orthocl.tangents.tangents import Tangents, norm
 
 __all__ = [
@@ -99,97 +98,6 @@ def _checked(outputs: Tensor, targets: Tensor, variant: Variant) -> Tensor:
     return remembered
 
 
-@dataclass
-class RecordedLayer:
-    """A module whose gradient can be read off recorded calls: what went in, what came out.
-
-    Args:
-        module: the module.
-        names: its protected parameters: "weight", "bias" -> full name.
-        uses: what was recorded of each call.
-        calls: how often it was called.
-    """
-
-    module: nn.Module
-    names: dict[str, str]
-    uses: list[Use] = field(default_factory=list)
-    calls: int = 0
-
-    @property
-    def x(self) -> Tensor | None:
-        """The input of the last call."""
-        return self.uses[-1].x if self.uses else None
-
-    @property
-    def z(self) -> Tensor | None:
-        """The output of the last call."""
-        return self.uses[-1].z if self.uses else None
-
-    def record(self, module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
-        """A forward hook that keeps what went in and what came out."""
-        self.calls += 1
-        returned = output.clone()  # a following in-place activation must not overwrite z
-        if inputs:
-            self.uses.append(Use(inputs[0], output, returned=returned))
-        return returned
-
-    def watch(self) -> Callable[[], None]:
-        """Record the calls to come; returns what ends it."""
-        if isinstance(self.module, nn.MultiheadAttention):
-            return self._watch_attention(self.module)
-        return self.module.register_forward_hook(self.record).remove
-
-    def _watch_attention(self, module: nn.MultiheadAttention) -> Callable[[], None]:
-        def note(use: Use) -> None:
-            self.calls += 1
-            self.uses.append(use)
-
-        return watch_projections(module, note)
-
-    def read(self, use: Use, d: Tensor) -> list[Block] | None:
-        """The blocks of one use."""
-        x = use.x.detach()
-        if not isinstance(self.module, nn.MultiheadAttention):
-            return layers.read(self.module, self.names, x, d)
-        full = tuple(self.names[part] for part in IN_PROJECTION if part in self.names)
-        shapes = tuple(
-            tuple(getattr(self.module, part).shape) for part in IN_PROJECTION if part in self.names
-        )
-        return layers.linear(full, shapes, IN_PROJECTION[0] in self.names, x, use.padded(d))
-
-
-def _readable_layers(model: nn.Module, parameters: Mapping[str, nn.Parameter]) -> list[RecordedLayer]:
-    names = {id(parameter): name for name, parameter in parameters.items()}
-    found: list[RecordedLayer] = []
-    for module in model.modules():
-        own = {
-            part: names[id(parameter)]
-            for part, parameter in module.named_parameters(recurse=False, remove_duplicate=False)
-            if id(parameter) in names
-        }
-        if own and (layers.supported(module) or readable_attention(module)):
-            found.append(RecordedLayer(module, own))
-    return found
-
-
-def recorded_layers(model: nn.Module, parameters: Mapping[str, nn.Parameter]) -> list[RecordedLayer]:
-    """The modules that can be read off, of those that alone own all of their protected parameters."""
-    found = _readable_layers(model, parameters)
-    owners = Counter(name for layer in found for name in layer.names.values())
-    return [layer for layer in found if all(owners[name] == 1 for name in layer.names.values())]
-
-
-@contextmanager
-def recording(recorded: Sequence[RecordedLayer]) -> Iterator[None]:
-    """Forward passes inside are recorded by these layers."""
-    ends = [layer.watch() for layer in recorded]
-    try:
-        yield
-    finally:
-        for end in ends:
-            end()
-
-
 @dataclass(frozen=True)
 class _Truth:
     """A randomly weighted sum of all rows, by autograd: what the rows of every block must add up to."""
@@ -235,7 +143,7 @@ class Collector:
 
     def layers(self) -> list[RecordedLayer]:
         """Supported modules that own protected parameters."""
-        found = _readable_layers(self.model, self.parameters)
+        found = readable_layers(self.model, self.parameters)
         covered = {name for layer in found for name in layer.names.values()} - self.explicit
         self.explicit |= self.parameters.keys() - covered
         return [layer for layer in found if set(layer.names.values()) <= covered]

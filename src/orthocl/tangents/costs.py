@@ -31,7 +31,7 @@ from torch import Tensor, nn
 from orthocl.tangents.blocks import Block, Compressed, Factored, Kind, Patches
 from orthocl.tangents.last_layer import OneOutputRows, by_output
 
-# Multiply-adds that take as long as reading one number from memory.
+# Multiply-adds that take as long as reading one number from memory: an assumption about processors, not measured here.
 READ = 16
 PATCHES_MUST_SAVE = 4
 # Sparse rows of an embedding must be this many times smaller than dense ones, which are quicker to use.
