@@ -81,6 +81,19 @@ def test_the_hash_covers_the_modules_that_a_file_imports(tmp_path):
         METHODS.find(f"{other / 'leash_with_neighbour.py'}:Leash")
 
 
+def test_an_edited_neighbour_is_read_again(tmp_path):
+    neighbour = tmp_path / "edited_neighbour.py"
+    path = tmp_path / "leash_beside_edited.py"
+    path.write_text(LEASH.format(imports="from edited_neighbour import ONE"))
+    neighbour.write_text("ONE = 1\n")
+    before = METHODS.find(f"{path}:Leash")
+    neighbour.write_text("ONE = 2\n")
+    path.write_text(path.read_text() + "\n")
+    after = METHODS.find(f"{path}:Leash")
+    assert before.source != after.source
+    assert vars(sys.modules[after.value.__module__])["ONE"] == 2
+
+
 def test_an_edited_file_is_read_again(leash):
     before = METHODS.find(f"{leash}:Leash")
     leash.write_text(LEASH.format(imports="import math"))

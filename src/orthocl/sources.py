@@ -43,6 +43,10 @@ def load_file(path: Path) -> ModuleType:
         if not isinstance(error, Exception):
             raise
         raise SettingsError(f"{path.name} cannot be imported: {type(error).__name__}: {error}") from error
+    for neighbour in _imported_files(path, path.parent):
+        loaded = sys.modules.get(neighbour.stem)
+        if loaded is not None:
+            vars(loaded).setdefault("__orthocl_text__", neighbour.read_bytes())
     return module
 
 
@@ -53,7 +57,11 @@ def _make_importable(path: Path) -> None:
     for neighbour in _imported_files(path, path.parent):
         loaded = sys.modules.get(neighbour.stem)
         file = getattr(loaded, "__file__", None)
-        if loaded is not None and (file is None or Path(file).resolve() != neighbour):
+        if loaded is None or vars(loaded).get("__orthocl_text__") == neighbour.read_bytes():
+            continue  # not loaded yet, or an equal copy, which does no harm
+        if file is not None and Path(file).resolve() == neighbour:
+            del sys.modules[neighbour.stem]  # it has changed since: import it again
+        else:
             raise SettingsError(
                 f"{path.name} imports {neighbour.name} beside it, but another module {neighbour.stem!r} is loaded "
                 "already: give it a name of its own"

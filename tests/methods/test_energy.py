@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from orthocl.errors import SettingsError
+from orthocl.lab import MethodSettings, RunSettings, StreamSettings
 from orthocl.methods import OGD, PCAOGD, OGDPlus
 from orthocl.nets import LeNet
 from orthocl.streams import TensorSplit
@@ -251,5 +252,9 @@ def test_impossible_shares_are_refused_before_anything_is_learnt():
 
 
 def test_records_without_compression_are_as_before():
-    assert "energy" not in OGD().settings()
-    assert OGD(energy=0.99).settings()["energy"] == 0.99
+    def recorded(**settings):
+        run = RunSettings(StreamSettings("rotated-mnist-mini"), MethodSettings("ogd", settings))
+        return run.resolved().recorded()["method"]["settings"]
+
+    assert "energy" not in recorded()
+    assert recorded(energy=0.99)["energy"] == 0.99

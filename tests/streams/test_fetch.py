@@ -10,6 +10,7 @@ import os
 import stat
 import sys
 import tarfile
+from importlib import import_module
 
 import pytest
 
@@ -293,9 +294,9 @@ def tiny_birds(monkeypatch, web) -> bytes:
     }
     packed = tar("CUB_200_2011", files)
     web.content["CUB_200_2011.tgz"] = packed
-    module = "orthocl.streams.datasets.fetch"
-    monkeypatch.setattr(f"{module}.CUB_ARCHIVE", DataFile("CUB_200_2011.tgz", len(packed), md5(packed)))
-    monkeypatch.setattr(f"{module}.CUB_URL", f"{web.url}/truncate/CUB_200_2011.tgz")
+    module = import_module("orthocl.streams.datasets.fetch")  # the package has a function of that name
+    monkeypatch.setattr(module, "CUB_ARCHIVE", DataFile("CUB_200_2011.tgz", len(packed), md5(packed)))
+    monkeypatch.setattr(module, "CUB_URL", f"{web.url}/truncate/CUB_200_2011.tgz")
     monkeypatch.setattr("orthocl.streams.datasets.cub200.IMAGES", 2)
     monkeypatch.setattr("orthocl.streams.datasets.cub200.CLASSES", 2)
     return packed

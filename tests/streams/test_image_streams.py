@@ -281,6 +281,11 @@ def test_registry_names_the_nearest_and_defaults_follow_the_protocol():
         "split-cifar10": 5,
         "split-cifar100": 20,
         "cub200": 10,
+        "permuted": 15,
+        "rotated": 15,
+        "split": None,
+        "folder": None,
+        "arrays": None,
     }
     for name in streams.STREAMS:
         if name.endswith("mini"):

@@ -35,7 +35,7 @@ def check(
     """
     console = Console()
     failed = 0
-    kinds = methods_in(method)
+    kinds = methods_in(str(method))
     for kind in kinds.values():
         table = Table(
             title=f"{kind.name or kind.__name__} ({kind.__name__})", title_justify="left", box=box.SIMPLE

@@ -81,7 +81,8 @@ class RecordIndex:
         self._by_settings: dict[tuple[str, int], Record] = {}
         for record in store.records():
             if record.code == CODE:
-                self._by_settings[settings_key(record.settings)] = record
+                key = record.settings.without_seed(), record.settings.seed
+                self._by_settings[key] = record
 
     def __len__(self) -> int:
         return len(self._by_settings)
@@ -108,7 +109,7 @@ def settings_key(run: RunSettings) -> tuple[str, int]:
 @lru_cache(maxsize=4096)
 def _without_seed(run: RunSettings) -> str:
     """Resolving settings takes a millisecond or two, and most runs differ from others in their seed only."""
-    return run.without_seed()
+    return run.resolved().without_seed()
 
 
 # ---- what is measured, in percent and with the signs of the print -------------------------------------------------

@@ -76,7 +76,8 @@ def settings_hash(run: RunSettings) -> str:
     """What the prediction for a run depends on, besides the data and the seed of the weights."""
     resolved = run.resolved()
     train = [resolved.train.epochs, resolved.train.batch_size, resolved.train.learning_rate]
-    values = [asdict(resolved.stream), asdict(resolved.net), train]
+    recorded = resolved.recorded()
+    values = [recorded["stream"], recorded["net"], train]
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]
 
 

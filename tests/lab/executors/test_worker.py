@@ -169,13 +169,13 @@ def test_limits_are_checked() -> None:
 
 def test_files_of_parts_travel_to_machines_that_lack_them(tmp_path: Path, gallery) -> None:
     gallery.write_parts(tmp_path)
-    named = replace(RUN, method=MethodSettings(f"{tmp_path}/my_method.py:Leash"))
+    named = replace(RUN, net=NetSettings(f"{tmp_path}/my_net.py:build"))
     values = json.loads(json.dumps(packed(Job({"1": named}, Store("store"), RunOptions()))))
     expected = run_id(named, "data")
     here = unpacked(values).runs["1"]
-    assert here.method.name == f"{tmp_path}/my_method.py:Leash"
+    assert here.net.name == f"{tmp_path}/my_net.py:build"
     gallery.remove_parts(tmp_path)
     there = unpacked(values).runs["1"]
-    assert there.method.name != here.method.name
-    assert there.method.name.endswith("my_method.py:Leash")
+    assert there.net.name != here.net.name
+    assert there.net.name.endswith("my_net.py:build")
     assert run_id(there, "data") == expected

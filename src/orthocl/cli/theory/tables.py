@@ -53,7 +53,8 @@ def print_table(title: str, rows: Sequence[dict[str, Any]]) -> None:
     for row in rows:
         table.add_row(*(_cell(row.get(name)) for name in names))
     wide = console.options.update(max_width=1000)
-    table.collapse_padding = table.__rich_measure__(console, wide).maximum > console.width
+    if table.__rich_measure__(console, wide).maximum > console.width:  # numbers matter more than rules
+        table.box, table.pad_edge, table.collapse_padding = None, False, True
     console.print(table)
 
 
