@@ -5,9 +5,9 @@ Paper: section 3, the vectors v (OGD-GTL, OGD-AVE, OGD-ALL of Farajtabar et al.)
 One forward and one backward pass of the SUM of the remembered outputs give every layer's input and output
 derivative for the whole batch, because in eval mode no layer mixes samples: row n of the sum's derivative is
 d f_n / d z_n. One further backward pass of a randomly weighted sum, with respect to the weights, then checks
-every row at once: weighted rows must add up to what autograd says. A layer that fails (weights shared between
-calls, tied, or used behind the layer's back) gets explicit per-sample gradients; a model whose samples really
-do mix is refused.
+every row at once: weighted rows must add up to autograd's result. A layer that fails (weights shared between
+calls, tied, or used without calling the layer) gets explicit per-sample gradients; a model whose samples do mix is
+refused.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ __all__ = [
 ]
 
 Variant = Literal["gtl", "ave", "all"]
-# Disagreement with autograd above which a layer's rows are not believed: relative to the layer's gradient, and
-# (for gradients that are zero but for rounding) relative to the whole gradient.
+# Disagreement with autograd above which a layer's rows are not trusted: relative to the layer's gradient, and
+# (for gradients that are zero up to rounding) relative to the whole gradient.
 AGREEMENT = {torch.float64: (1e-7, 1e-12), torch.float32: (2e-3, 3e-5)}
 CHUNK = 256
-# Fewer where all positions of all samples are looked at together.
+# Fewer where all positions of all samples are processed together.
 COMPRESSED_CHUNK = 128
 
 
@@ -82,7 +82,7 @@ def remembered_outputs(outputs: Tensor, targets: Tensor, variant: Variant) -> Te
 
 
 def _checked(outputs: Tensor, targets: Tensor, variant: Variant) -> Tensor:
-    """The remembered outputs of a batch, after a look at the labels and at the numbers."""
+    """The remembered outputs of a batch, after checking the labels and the numbers."""
     if variant == "gtl" and isinstance(outputs, Tensor) and outputs.dim() == 2 and outputs.shape[1] > 1:
         wrong = targets[(targets < 0) | (targets >= outputs.shape[1])]
         if not targets.is_floating_point() and len(wrong):
@@ -101,7 +101,7 @@ def _checked(outputs: Tensor, targets: Tensor, variant: Variant) -> Tensor:
 
 @dataclass
 class RecordedLayer:
-    """A module whose gradient can be read off recorded calls: what went in, what came out.
+    """A module whose gradient can be computed from recorded calls: their inputs and outputs.
 
     Args:
         module: the module.
@@ -126,7 +126,7 @@ class RecordedLayer:
         return self.uses[-1].z if self.uses else None
 
     def record(self, module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
-        """A forward hook that keeps what went in and what came out."""
+        """A forward hook that keeps input and output."""
         self.calls += 1
         returned = output.clone()  # a following in-place activation must not overwrite z
         if inputs:
@@ -134,7 +134,7 @@ class RecordedLayer:
         return returned
 
     def watch(self) -> Callable[[], None]:
-        """Record the calls to come; returns what ends it."""
+        """Record calls from now on; returns a function that stops it."""
         if isinstance(self.module, nn.MultiheadAttention):
             return self._watch_attention(self.module)
         return self.module.register_forward_hook(self.record).remove
@@ -173,7 +173,7 @@ def _readable_layers(model: nn.Module, parameters: Mapping[str, nn.Parameter]) -
 
 
 def recorded_layers(model: nn.Module, parameters: Mapping[str, nn.Parameter]) -> list[RecordedLayer]:
-    """The modules that can be read off, of those that alone own all of their protected parameters."""
+    """The supported modules among those that are the only owners of all their protected parameters."""
     found = _readable_layers(model, parameters)
     owners = Counter(name for layer in found for name in layer.names.values())
     return [layer for layer in found if all(owners[name] == 1 for name in layer.names.values())]
@@ -181,7 +181,7 @@ def recorded_layers(model: nn.Module, parameters: Mapping[str, nn.Parameter]) ->
 
 @contextmanager
 def recording(recorded: Sequence[RecordedLayer]) -> Iterator[None]:
-    """Forward passes inside are recorded by these layers."""
+    """Record the forward passes of these layers inside a `with` block."""
     ends = [layer.watch() for layer in recorded]
     try:
         yield
@@ -212,7 +212,7 @@ class _Truth:
         return _Truth(weights, gradient, whole * float(norm([*gradient.values(), weights])))
 
     def agrees(self, block: Block) -> bool:
-        """Whether a block's weighted rows add up to the gradient, but for rounding."""
+        """Whether a block's weighted rows add up to the gradient, up to rounding."""
         own = AGREEMENT.get(self.weights.dtype, (2e-2, 1e-3))[0]
         for name, found in zip(block.names, block.combine(self.weights.flatten()), strict=True):
             truth = self.gradient[name]
@@ -288,7 +288,7 @@ class Collector:
         )
         found: list[Block] = []
         for place, (layer, use) in enumerate(uses):
-            if use.z.numel() == 0:  # an expert that no sample was sent to
+            if use.z.numel() == 0:  # an expert that received no sample
                 zero = layers.silent(layer.module, layer.names, remembered)
                 found += [] if zero is None else [zero]
                 continue
@@ -359,7 +359,7 @@ def collect(
 ) -> Tangents:
     """Gradients of the remembered outputs of some samples, as factors.
 
-    The model is in eval mode meanwhile; select its head first. Linear layers, convolutions, attention, norm
+    The model is put into eval mode meanwhile; select its head first. Linear layers, convolutions, attention, norm
     layers and embeddings are read off one backward pass, also where a weight is used in several places; other
     parameters are differentiated sample by sample.
 
