@@ -300,7 +300,7 @@ class Curriculum:
 
 
 class _SubsetCosts:
-    """cost(S, t) for every set S of tasks and every task t outside of it, by sweeping tasks out of the kernel.
+    """cost(S, t) for every set S of tasks and every task t outside it, by sweeping tasks out of the kernel.
 
     Learning task t without ridge replaces the kernel of the others by its Schur complement and their residuals
     by r - G_{.t} G_tt^+ r_t. Each set is reached once, by its tasks in increasing order.
