@@ -1,4 +1,4 @@
-"""compare: methods on a stream of your own, from Python, through the laboratory."""
+"""compare: methods on your own stream, from Python, through the laboratory."""
 
 from __future__ import annotations
 

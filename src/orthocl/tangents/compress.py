@@ -147,7 +147,7 @@ def _prepare(layers: Sequence[_Layer], scale: Tensor, left_out: float) -> None:
 
 
 def _rows(found: Patches, scale: Tensor, bases: tuple[Tensor, Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
-    """Rows (groups, n, width) with the Gram matrices of s_n G_n and of s_n G_n^T, outside of the bases so far.
+    """Rows (groups, n, width) with the Gram matrices of s_n G_n and of s_n G_n^T, outside the bases so far.
 
     The bias counts as an input of 1 in the latter; in the former it is left out, because it is always kept.
     """

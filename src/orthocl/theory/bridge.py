@@ -37,7 +37,7 @@ class PairReport:
 
     Args:
         task: the task learnt.
-        earlier: the task looked at.
+        earlier: the earlier task.
         predicted_change: H / n, the mean squared change of its outputs, by the linearised network.
         measured_change: the same, measured.
         predicted_drop: accuracy lost on the earlier task, by the linearised network.

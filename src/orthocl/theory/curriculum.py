@@ -230,7 +230,7 @@ class Curriculum:
         if search == "subsets" and not sets:
             raise SettingsError(
                 "the programme over subsets needs OGD that remembers everything (rule='ogd', memory=None): "
-                "otherwise what a task costs depends on the order before it. Use search='beam'"
+                "otherwise what a task costs depends on the order of those before it. Use search='beam'"
             )
         exact = sets and self.ridge == 0 and search in ("auto", "subsets") and self.realisable()
         if search == "exhaustive" or (search == "auto" and len(self) <= 6 and not exact):

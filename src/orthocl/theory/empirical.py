@@ -118,7 +118,9 @@ class EmpiricalNTK(Kernel):
         values = torch.cat(pieces).double()
         sample = torch.arange(len(x.inputs)) if x.sample is None else x.sample
         if x.logit is None:
-            raise DataError("these points do not say which logit they look at: make them with kernel.points")
+            raise DataError(
+                "these points do not say which logit they refer to: create them with kernel.points"
+            )
         self._check_logits(x.logit, values.shape[1])
         return values[sample, x.logit]
 

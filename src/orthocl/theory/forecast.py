@@ -38,7 +38,7 @@ class Forecast:
 
     Args:
         task: the task to be learnt.
-        earlier: the task looked at.
+        earlier: the earlier task.
         rule: how it is learnt.
         before: outputs on the earlier task's samples now.
         after: outputs expected when the task has been learnt.

@@ -233,7 +233,7 @@ def _check_samples(solution: Solution, task: int) -> None:
     if left or not bool((points.sample == torch.arange(count).repeat_interleave(each)).all()):
         raise DataError(
             f"task {task} has {len(points)} rows for {count} inputs, unequally many for each or out of order: rows of "
-            "one input are not independent samples, so that a bound needs all rows of an input beside each other"
+            "one input are not independent samples, so a bound needs all rows of an input next to each other"
         )
 
 

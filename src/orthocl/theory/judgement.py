@@ -17,7 +17,7 @@ class Pair:
 
     Args:
         task: the task learnt.
-        earlier: the task looked at.
+        earlier: the earlier task.
         tasks: of the whole stream.
         expected_change: mean squared change of the outputs, forecast.
         measured_change: measured.

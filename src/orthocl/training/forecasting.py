@@ -45,7 +45,7 @@ class Forecaster(Observer):
         test: use test samples of earlier tasks instead of training samples.
         on_done: called with each task's number when it is done.
 
-    After the run, `forecasts` holds all forecasts and `pairs(rule)` what was expected beside what was measured.
+    After the run, `forecasts` holds all forecasts, and `pairs(rule)` what was expected and what was measured.
     """
 
     settings: TrainSettings

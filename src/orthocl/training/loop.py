@@ -217,7 +217,7 @@ def train_members(
 ) -> list[Progress]:
     """What `train` does for each of several learners, a step of each in turn: see `why_not_together`.
 
-    An error in one of them stops all, after the observers of all have seen the step: each can go on alone from there.
+    An error in one of them stops all, after the observers of all have seen the step: each can resume alone from there.
     """
     reason = why_not_together(members) if len(members) > 1 else None
     if reason is not None:

@@ -140,7 +140,7 @@ class _Layer:
 
 
 class _Stack:
-    """One matrix for each network, in one tensor, each aligned as a tensor of its own."""
+    """One matrix for each network, in one tensor, each aligned like a separate tensor."""
 
     def __init__(self, like: Tensor, count: int, rows: int, columns: int):
         unit = ALIGNMENT // like.element_size()

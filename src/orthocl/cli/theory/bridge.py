@@ -76,7 +76,7 @@ def bridge(
         "pairs": [asdict(pair) for pair in report.pairs],
         "method": method,
     }
-    emit(f"theory beside practice, {stream}, {method}", rows, extra, json_output)
+    emit(f"theory and practice, {stream}, {method}", rows, extra, json_output)
     if figure is not None:
         save_figure(figures.bridge_figure(report), figure)
 

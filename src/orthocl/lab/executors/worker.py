@@ -47,7 +47,7 @@ class Report:
 
 
 def never() -> bool:
-    """A `stop` for attempts that nobody stops."""
+    """A `stop` for attempts that are never stopped."""
     return False
 
 

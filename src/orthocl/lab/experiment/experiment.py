@@ -5,7 +5,7 @@
     seeds = [1, 2, 3]
     only = ["turned/*"]                  # patterns: choose among what the tables make, as --only does
     # streams = ["rotated-mnist-mini"] and methods = ["sgd", "ogd+"] would do instead of the tables below
-    # parts of your own: methods = ["my_method.py:Leash"], net.name = "my_net.py:build", streams = ["my_data.py:make"]
+    # your own parts: methods = ["my_method.py:Leash"], net.name = "my_net.py:build", streams = ["my_data.py:make"]
 
     [train]                              # for all runs; [net], [stream] and [method] likewise
     epochs = 5

@@ -26,7 +26,7 @@ def identical_seeds(pairs: Iterable[tuple[RunSettings, Record]]) -> list[str]:
             method = settings.method_label or settings.method.name
             warnings.append(
                 f"{stream} / {method}: seeds {found[result][1]} and {record.settings.seed} gave the same result to the "
-                "bit, so their spread means nothing: does the network or the stream set a seed of its own?"
+                "bit, so their spread means nothing: does the network or the stream set its own seed?"
             )
         found.setdefault(result, (settings, record.settings.seed))
     return list(dict.fromkeys(warnings))

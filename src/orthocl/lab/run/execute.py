@@ -89,7 +89,7 @@ def execute(
         options: how to run it.
         observers: watchers, such as trackers or a progress bar.
         stop: asked now and then; when true, a checkpoint is written and `InterruptedRun` raised.
-        stream: a stream of your own, instead of the one that `settings.stream` names; the record describes it.
+        stream: your own stream, instead of the one that `settings.stream` names; the record describes it.
 
     Raises:
         ClaimedError: another process is executing this run.
