@@ -1,4 +1,4 @@
-"""`solve_stream`: a kernel and some tasks in, the closed form of learning them in turn out.
+"""`solve_stream`: from a kernel and some tasks to the closed form of learning them in turn.
 
 Paper: Theorem 1 (`thm:conv`), for SGD and OGD, any memory, any number of outputs.
 """
