@@ -176,7 +176,7 @@ def test_regression_and_scalar_outputs():
         collect(wide, x, torch.randn(4, 2), parameters=dict(wide.named_parameters()))
     with pytest.raises(SettingsError, match="unknown variant"):
         collect(wide, x, torch.randn(4, 2), parameters=dict(wide.named_parameters()), variant="gtk")
-    with pytest.raises(DataError, match="as many targets"):
+    with pytest.raises(DataError, match="one target for each input"):
         collect(wide, x, torch.randn(3, 2), parameters=dict(wide.named_parameters()), variant="all")
 
 

@@ -424,7 +424,7 @@ def test_a_model_that_returns_a_dict_needs_a_loss():
     with learner.learning(first):
         pass
     model(second.tensors[0])["logits"].sum().backward()
-    with pytest.raises(UnsupportedError, match="got a dict: give attach a loss"), learner.learning(second):
+    with pytest.raises(UnsupportedError, match="got a dict: pass attach a loss"), learner.learning(second):
         optimizer.step()
     learner.detach()
     learner = attach(
