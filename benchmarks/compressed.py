@@ -61,7 +61,7 @@ def resnet18(width: int) -> nn.Module:
 
 
 class ViT(nn.Module):
-    """64 patches of a 32 x 32 image and one token more."""
+    """64 patches of a 32 x 32 image and one more token."""
 
     def __init__(self, width: int, depth: int):
         super().__init__()

@@ -2,10 +2,10 @@
 
     python benchmarks/laboratory.py [--seconds 60] [--rounds 5] [--method ogd+]
 
-The same run of about a minute is made by three processes, each timed from its start to its end: a script with the bare
+The same run of about a minute is done by three processes, each timed from its start to its end: a script with the bare
 loop (`training.train`), the command `orthocl run`, and a script that calls `lab.run_experiment`. Both import
-torch once more, for the process that makes the run. They take turns, and each run of the laboratory is divided by the
-mean of the bare ones before and after it, because a machine that does other things as well is now faster, now slower.
+torch once more, for the process of the run. They take turns, and each run of the laboratory is divided by the
+mean of the bare ones before and after it, because the speed of a machine that does other things as well varies.
 """
 
 from __future__ import annotations

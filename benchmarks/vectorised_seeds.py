@@ -3,7 +3,7 @@
 The MLP of the MNIST experiments (1024-100-100-10, batch 32) is small, so part of every step is Python. What counts is
 the time per seed on one core: with N cores the laboratory runs N processes either way, so a batched form wins only if
 one thread finishes S seeds sooner than S separate runs. Time is the processor's, not the clock's, so that other work on
-the machine does not tilt the ratio; best of interleaved repeats.
+the machine does not distort the ratio; best of interleaved repeats.
 
     python benchmarks/vectorised_seeds.py            # a table of ratios
     python benchmarks/vectorised_seeds.py --json     # the same, for a file

@@ -1,4 +1,4 @@
-"""Your own data as a stream of tasks, three ways: a folder of images by class, NumPy arrays, torch Datasets.
+"""Your own data as a stream of tasks, three ways: a folder of images sorted by class, NumPy arrays, torch Datasets.
 
 python examples/own_data.py
 """

@@ -1,8 +1,8 @@
-"""A method of your own in one small file: pull the weights back towards where the last task left them.
+"""Your own method in one small file: pull the weights back towards where the last task left them.
 
 orthocl check examples/own_method.py
 
-It works beside others, too: `orthocl.chain(Leash(), orthocl.OGD())`.
+It combines with others, too: `orthocl.chain(Leash(), orthocl.OGD())`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Leash(Method):
     name: ClassVar[str] = "leash"
 
     strength: float = 0.1
-    anchor: list[Tensor] = field(default_factory=list, init=False, repr=False)  # saved and restored by itself
+    anchor: list[Tensor] = field(default_factory=list, init=False, repr=False)  # saved and restored for you
 
     def penalty(self, learner: Learner) -> Tensor | None:
         if not self.anchor:

@@ -1,11 +1,11 @@
-"""A projecting method of your own: Gradient Projection Memory in the small.
+"""Your own projecting method: a small Gradient Projection Memory.
 
 orthocl check examples/own_projection.py
 
 Saha, Garg, Roy. Gradient Projection Memory for Continual Learning. ICLR 2021. A layer's gradient is a sum of outer
-products with the layer's inputs, so steps that are orthogonal to remembered inputs leave the layer's outputs on them as
-they were. Momentum, Adam, weight decay, heads and checkpoints are the learner's business: say `projects`, and write the
-projection.
+products with the layer's inputs, so steps that are orthogonal to remembered inputs leave the layer's outputs on them
+unchanged. The learner takes care of momentum, Adam, weight decay, heads and checkpoints: declare `projects`, and write
+the projection.
 """
 
 from __future__ import annotations

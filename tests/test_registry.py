@@ -152,7 +152,7 @@ def test_parts_can_be_named_in_this_process(leash):
     assert parts["two"] == 2
     with pytest.raises(SettingsError, match="built in"):
         parts.add("one", 3)
-    with pytest.raises(SettingsError, match="no ':' or '/'"):
+    with pytest.raises(SettingsError, match="may not contain ':' or '/'"):
         parts.add("a:b", 3)
 
 

@@ -1,10 +1,10 @@
 """Continual learning by orthogonal projection.
 
 Your own loop: `attach`. Methods: `OGD`, `OGDPlus`, `PCAOGD`, `AGEM`, `AGEMNT`, `EWC`, `SI`, `MAS`, `StableSGD`,
-`GPM`, `SGP`, `KronOGD`, `AdamNSCL`, `SketchOGD`, `ORFit`, `ER`, `DERpp`, `Joint`, `SGD`; several of them as one:
-`chain`, `partition`.
-What a memory costs: `plan`. Data: `streams`. Theory: `solve_stream`, `generalisation_bound`, `EmpiricalNTK`,
-`InfiniteWidthNTK`, `linearise`, and the rest in `orthocl.theory`. Experiments: `compare`, and `orthocl.lab`.
+`GPM`, `SGP`, `KronOGD`, `AdamNSCL`, `SketchOGD`, `ORFit`, `ER`, `DERpp`, `Joint`, `SGD`; combined: `chain`,
+`partition`. What a memory costs: `plan`. Data: `streams`. Theory: `solve_stream`, `generalisation_bound`,
+`EmpiricalNTK`, `InfiniteWidthNTK`, `linearise`, and the rest in `orthocl.theory`. Experiments: `compare`, and
+`orthocl.lab`.
 """
 
 from importlib import import_module

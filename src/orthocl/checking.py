@@ -1,7 +1,7 @@
-"""One checker of settings, whoever they belong to: methods, networks, streams, training, backends.
+"""One checker for all settings: methods, networks, streams, training, backends.
 
 A setting is checked by its name, by the type that its dataclass field or function argument declares, and by a
-smallest value where one is given. Errors say which setting, what was expected and what came.
+smallest value where one is given. Errors say which setting, what was expected and what was given.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ NUMBERS = (int, float)
 
 
 def check_value(what: str, value: object, hint: Any, minimum: float | None = None) -> None:
-    """Refuse a value that its declared type does not allow, is not finite, or is below the smallest sensible one.
+    """Reject a value that does not have the declared type, is not finite, or is below the smallest sensible one.
 
     >>> check_value("epochs", 3, int)
     >>> check_value("hidden", [100, "a"], Sequence[int])
@@ -44,7 +44,7 @@ def check_value(what: str, value: object, hint: Any, minimum: float | None = Non
 
 
 def check_names(what: str, values: Mapping[str, object], known: Collection[str]) -> None:
-    """Refuse a setting that nobody knows, with the nearest known one."""
+    """Reject an unknown setting, and name the nearest known one."""
     for key in values:
         if key not in known:
             raise unknown_name(what, key, known)
@@ -139,7 +139,7 @@ def field_types(kind: type) -> dict[str, Any]:
 
 @lru_cache(maxsize=256)
 def _hints(kind: type) -> dict[str, Any]:
-    """Hints are text until they are looked at, which takes a while when it is done for every run of a large grid."""
+    """Cached: resolving hints from text takes a while when it is done for every run of a large grid."""
     try:
         return get_type_hints(kind)
     except NameError:  # types that only a type checker sees

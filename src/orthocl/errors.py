@@ -1,4 +1,4 @@
-"""The errors users see: what was expected, what came, and what to do."""
+"""The errors users see: what was expected, what was given, and what to do."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class StoreError(OrthoclError):
 
 
 def unknown_name(kind: str, name: str, choices: Iterable[str], also: str = "") -> SettingsError:
-    """An error for a name nobody knows, with the nearest known one first and, if there is one, another way out.
+    """An error for an unknown name, with the nearest known one first and, if given, an alternative.
 
     >>> print(unknown_name("method", "odg", ["ogd", "sgd"]))
     unknown method 'odg': did you mean 'ogd'? The choices are: ogd, sgd

@@ -11,7 +11,7 @@ Installed packages announce parts by entry points of the group `orthocl`, named 
     [project.entry-points.orthocl]
     "method.leash" = "leash.method:Leash"
 
-The source of a part that is not built in is part of every run's identity, and is kept beside the run's record.
+The source of a part that is not built in is part of every run's identity, and is kept with the run's record.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Part(Generic[T]):
             can be found in this process only (made in a notebook, or inside a function).
         name: what records call it: the name, the module, or the file without its folder.
         value: the part itself.
-        sources: file name -> text of what it is made of; empty for built-in parts.
+        sources: file name -> text of its source; empty for built-in parts.
     """
 
     spec: str
@@ -67,7 +67,7 @@ class Registry(Mapping[str, T]):
     Args:
         kind: such as "method".
         builtin: name -> the part, or "module:Object" to import it when it is first asked for.
-        adapt: makes a part of what a spec leads to, or raises SettingsError with what was expected.
+        adapt: turns what a spec refers to into a part, or raises SettingsError with what was expected.
 
     >>> sizes = Registry("size", {"small": 1, "large": 10})
     >>> sizes["large"], sorted(sizes)
@@ -91,7 +91,7 @@ class Registry(Mapping[str, T]):
         return self.find(spec).value
 
     def __contains__(self, spec: object) -> bool:
-        """Whether a spec is one of the names: what files and modules hold is not looked at."""
+        """Whether a spec is one of the names: files and modules are not inspected."""
         return spec in self._builtin or spec in self._added or spec in self._announced()
 
     def __iter__(self) -> Iterator[str]:
@@ -101,7 +101,7 @@ class Registry(Mapping[str, T]):
         return sum(1 for _ in self)
 
     def add(self, name: str, value: Any) -> None:
-        """Give a part a name, in this process and, where it can be imported, in those that make runs for it.
+        """Give a part a name, in this process and, where it can be imported, in those that execute its runs.
 
         >>> sizes = Registry("size", {"small": 1})
         >>> sizes.add("huge", 100)
@@ -111,11 +111,11 @@ class Registry(Mapping[str, T]):
         if name in self._builtin:
             raise SettingsError(f"{self.kind} {name!r} is built in: choose another name")
         if not name or ":" in name or "/" in name:
-            raise SettingsError(f"a name of a {self.kind} has no ':' or '/', got {name!r}")
+            raise SettingsError(f"the name of a {self.kind} may not contain ':' or '/', got {name!r}")
         self._added[name] = self.describe(value, name)
 
     def describe(self, value: Any, name: str = "") -> Part[T]:
-        """The part that a Python object is: how other processes find it, and what it is made of."""
+        """A Python object as a part: how other processes find it, and its source."""
         for known, built_in in self._builtin.items():
             if built_in is value or (isinstance(built_in, str) and built_in == _qualified(value)):
                 return self.find(known)
@@ -125,10 +125,10 @@ class Registry(Mapping[str, T]):
         return Part(spec, recorded, self._made(value, spec or recorded), sources)
 
     def find(self, spec: str) -> Part[T]:
-        """The part that a spec means.
+        """The part that a spec refers to.
 
         Raises:
-            SettingsError: for a name nobody knows, a file or module that cannot be read, or an object that is not such
+            SettingsError: for an unknown name, a file or module that cannot be read, or an object that is not such
                 a part; it says what was expected.
         """
         if not isinstance(spec, str):
@@ -147,7 +147,7 @@ class Registry(Mapping[str, T]):
         if spec.endswith(".py"):
             location, name = spec, ""
         elif not colon:
-            also = f"or give a {self.kind} of your own as file.py:Object or package.module:Object"
+            also = f"or give your own {self.kind} as file.py:Object or package.module:Object"
             raise unknown_name(self.kind, spec, self, also)
         if location.endswith(".py"):
             module = load_file(Path(location))
@@ -194,7 +194,7 @@ def _imported(spec: str) -> Any:
     try:
         return _member(importlib.import_module(module), name, spec)
     except ImportError as error:
-        # A command has its own folder on the path, not the one it was called in, where people keep their modules.
+        # A command has its own folder on the path, not the current one, where people keep their modules.
         here = str(Path.cwd())
         if getattr(error, "name", None) != module.partition(".")[0] or here in sys.path:
             raise SettingsError(f"{spec} cannot be imported: {error}") from error

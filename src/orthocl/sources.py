@@ -1,4 +1,4 @@
-"""Python files of users: loading them, and the text of what they are made of."""
+"""Users' Python files: loading them, and their source text."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from types import ModuleType
 from orthocl.errors import SettingsError
 
 MOST_FILES = 200
-"""A part is hashed with the modules beside it that it imports: as many of them as this."""
+"""A part is hashed with the neighbouring modules that it imports: at most this many."""
 
 
 def load_file(path: Path) -> ModuleType:
@@ -35,7 +35,7 @@ def load_file(path: Path) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     module.__orthocl_part__ = True  # type: ignore[attr-defined]
     _make_importable(path)
-    sys.modules[name] = module  # dataclasses look their module up by name
+    sys.modules[name] = module  # dataclasses look up their module by name
     try:
         spec.loader.exec_module(module)
     except BaseException as error:
@@ -51,7 +51,7 @@ def load_file(path: Path) -> ModuleType:
 
 
 def _make_importable(path: Path) -> None:
-    """Let a file import its neighbours, unless other modules of the same names are loaded already."""
+    """Let a file import its neighbours, unless other modules of the same names are already loaded."""
     if str(path.parent) not in sys.path:
         sys.path.append(str(path.parent))
     for neighbour in _imported_files(path, path.parent):
@@ -63,8 +63,8 @@ def _make_importable(path: Path) -> None:
             del sys.modules[neighbour.stem]  # it has changed since: import it again
         else:
             raise SettingsError(
-                f"{path.name} imports {neighbour.name} beside it, but another module {neighbour.stem!r} is loaded "
-                "already: give it a name of its own"
+                f"{path.name} imports its neighbour {neighbour.name}, but another module {neighbour.stem!r} is loaded "
+                "already: give it a different name"
             )
 
 
@@ -72,7 +72,7 @@ def _make_importable(path: Path) -> None:
 def module_sources(module: ModuleType) -> dict[str, str]:
     """The text of a module's file and of the files of its own package or folder that it imports, by file name.
 
-    As they are when first asked for: Python does not import a file again that has changed, either.
+    As they were when first requested: Python does not re-import a changed file either.
     """
     file = getattr(module, "__file__", None)
     if not file or not file.endswith(".py"):
@@ -97,7 +97,7 @@ def _imported_files(path: Path, root: Path) -> list[Path]:
     """Files below a folder that a file imports."""
     try:
         tree = ast.parse(path.read_text(encoding="utf-8", errors="replace"))
-    except SyntaxError:  # importing it will say so
+    except SyntaxError:  # importing it will report the error
         return []
     names: list[tuple[Path, str]] = []
     for node in ast.walk(tree):

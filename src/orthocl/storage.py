@@ -22,7 +22,7 @@ _TENSOR = "__tensor__"
 
 
 def export_state(value: Any, *, copy: bool = True) -> Any:
-    """Replace every object that has a `state_dict` by it, and copy every container and (unless told not to) tensor."""
+    """Replace every object by its `state_dict` if it has one; copy all containers and (unless told not to) tensors."""
     if hasattr(value, "state_dict"):
         return export_state(value.state_dict(), copy=copy)
     if isinstance(value, Mapping):
@@ -50,7 +50,7 @@ def write_state(path: str | Path, state: Mapping[str, Any]) -> None:
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Write to a neighbour, flush it to the disk, then rename it over `path`."""
+    """Write to a file next to it, flush it to the disk, then rename it over `path`."""
     partial = path.with_name(f".{path.name}.{secrets.token_hex(6)}.partial")
     try:
         with open(partial, "wb") as file:
@@ -69,7 +69,7 @@ def read_state(path: str | Path) -> SavedState:
     try:
         with safe_open(str(path), framework="pt") as file:
             skeleton = json.loads((file.metadata() or {})["orthocl"])
-            # Cloned, because tensors in the file's buffer lie at odd addresses, and rounding may depend on that.
+            # Cloned, because tensors in the file's buffer may be unaligned, and rounding may depend on that.
             tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
             state: SavedState = _unpack(skeleton, tensors)
             return state
@@ -86,7 +86,7 @@ def _pack(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:
         tensors[path] = value.detach().to("cpu").contiguous().clone()
         return {_TENSOR: path}
     if isinstance(value, Mapping):
-        # JSON keys are strings: integer keys (task numbers, positions) are marked so that they come back as such.
+        # JSON keys are strings: integer keys (task numbers, positions) are marked so that they are restored as such.
         return {
             f"#{key}" if isinstance(key, int) else str(key): _pack(item, f"{path}/{key}", tensors)
             for key, item in value.items()

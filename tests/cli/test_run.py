@@ -119,7 +119,7 @@ def test_dry_run_counts_the_start_of_processes_and_never_says_zero(filled, capsy
     assert "3.0 s of it to start" in text
     assert "0.0 s" not in text
     assert call([*arguments, "--seed", "9", "--backend", "slurm"]) == 0
-    assert "without the start of workers" in capsys.readouterr().out
+    assert "not counting starting workers" in capsys.readouterr().out
     assert call(arguments) == 0
     assert "Nothing is left to do." in capsys.readouterr().out
 
@@ -159,7 +159,7 @@ def test_removing_the_unfinished_leaves_the_failed(shelf, capsys):
         ([*FLAGS, "--set", "method.memory_per_task=3"], "hyperparameter of the methods here"),
         ([*FLAGS, "--tracker", "tensorbord"], "did you mean 'tensorboard'"),
         ([*FLAGS, "--metric", "acc"], "did you mean 'aac'"),
-        ([*FLAGS, "--report", str(Path(__file__) / "x.html")], "cannot make the folder"),
+        ([*FLAGS, "--report", str(Path(__file__) / "x.html")], "cannot create the folder"),
         ([*FLAGS, "--report", str(Path(__file__).parent)], "is a folder"),
     ],
 )

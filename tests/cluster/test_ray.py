@@ -64,7 +64,7 @@ def test_ctrl_c_frees_the_runs_and_a_later_call_goes_on(ray_cluster, tmp_path: P
     with pytest.raises(KeyboardInterrupt):
         executor.run_all([LONG], store, options=options, on_event=interrupt)
     (run,) = store.ids()
-    assert store.state(run) == "unfinished"  # begun, and nobody's
+    assert store.state(run) == "unfinished"  # started, and no process works on it
     (outcome,) = executor.run_all([LONG], store, options=options, on_event=lambda event: None)
     assert outcome.status == "finished"
     assert outcome.record.provenance["resumes"] >= 1

@@ -51,7 +51,7 @@ def test_table_2(shelf, tmp_path, capsys):
     captured = capsys.readouterr()
     assert "36 runs: 0 in the store, 36 to make" in captured.err
     assert "Table 2: average accuracy of all methods" in captured.out
-    assert "not to compare" in captured.out
+    assert "not for comparison" in captured.out
     assert out[0].read_text().startswith("## Table 2")
     assert r"\toprule" in out[1].read_text()
     assert len(out[2].read_text().splitlines()) == 1 + 2 * 9

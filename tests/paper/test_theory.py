@@ -43,7 +43,7 @@ def shared() -> Prediction:
 
 def test_shared_head_against_the_closed_form(shared):
     stream = make("rotated-mnist-mini", tasks=3, train_size=60, test_size=40)
-    tasks = regression_tasks(list(stream), 20, "one-hot", 20)
+    tasks = regression_tasks(list(stream), 20, "one-hot", 20, disjoint=False)
     ridge = early_stopping_ridge(20, 0.05, 2 * 6)
     kernel = InfiniteWidthNTK(2, parameterisation="pytorch", widths=[16, 16])
     solution = solve_stream(

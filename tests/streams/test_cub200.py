@@ -263,7 +263,7 @@ def test_fc6_is_preferred_and_a_layer_can_be_asked_for(tmp_path):
         ({"train": np.zeros(4, bool)}, "some true and some false"),
         ({"train": np.zeros(4, int)}, "train must be 4 booleans"),
         ({"meta": np.array("{")}, "meta text is damaged"),
-        ({"meta": np.array("[1]")}, "no JSON object"),
+        ({"meta": np.array("[1]")}, "not a JSON object"),
         ({"meta": np.array([{}], dtype=object)}, "holds object"),
     ],
 )

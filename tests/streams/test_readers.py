@@ -186,9 +186,9 @@ def test_wrong_idx(content, dimensions, message):
 
 
 def test_wrong_cifar(small_cifar):
-    with pytest.raises(DataError, match="no whole number of records"):
+    with pytest.raises(DataError, match="not a whole number of records"):
         parse_binary(small_cifar["train.bin"][:-1], "train.bin", 2)
-    with pytest.raises(DataError, match="no whole number of records"):
+    with pytest.raises(DataError, match="not a whole number of records"):
         parse_binary(small_cifar["train.bin"], "train.bin", 1)
     with pytest.raises(DataError, match="no list of 10 labels under the key 'fine_labels'"):
         parse_pickle(small_cifar["test_batch"], "test_batch", "fine_labels")
@@ -396,7 +396,7 @@ def test_npz_refuses_objects_giants_and_lies(tmp_path):
     with pytest.raises(DataError, match=r"larger than it can be|damaged"):
         read_npz(path, most_bytes=1 << 40)
     shutil.copy(__file__, path)
-    with pytest.raises(DataError, match=r"damaged or no .npz file"):
+    with pytest.raises(DataError, match=r"damaged or not an .npz file"):
         read_npz(path, most_bytes=1000)
 
 

@@ -163,7 +163,7 @@ def test_mistakes_come_before_the_work(tmp_path):
     with pytest.raises(SettingsError, match="figure format"):
         app(["solve", "--figure", str(tmp_path / "x.gif")], result_action="return_value")
     (tmp_path / "file").touch()
-    with pytest.raises(SettingsError, match="cannot make the folder"):
+    with pytest.raises(SettingsError, match="cannot create the folder"):
         app(["order", "--figure", str(tmp_path / "file" / "x.svg")], result_action="return_value")
     with pytest.raises(SettingsError, match="one output"):
         app(["overlay", "--target", "one-hot"], result_action="return_value")

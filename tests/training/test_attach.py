@@ -380,8 +380,8 @@ def test_the_public_names():
         (lambda m, o: (OGDPlus, m, o), r"got the class OGDPlus: give an instance, OGDPlus\(\)"),
         (lambda m, o: ("ogd+", m, o), r"got the text 'ogd\+': give an instance such as orthocl.OGD\(\)"),
         (lambda m, o: (None, m, o), "expected a method such as .*, got None"),
-        (lambda m, o: (m, OGD(), o), r"another order: attach\(method, model, optimizer\)"),
-        (lambda m, o: (m, o, OGD()), "another order"),
+        (lambda m, o: (m, OGD(), o), r"wrong order: use attach\(method, model, optimizer\)"),
+        (lambda m, o: (m, o, OGD()), "wrong order"),
         (lambda m, o: (OGD(), None, o), "expected a model .* got None"),
         (lambda m, o: (OGD(), nn.Linear, o), "expected a model .* got the class Linear"),
         (lambda m, o: (OGD(), o, m), "expected a model .* got a SGD"),
@@ -424,7 +424,7 @@ def test_a_model_that_returns_a_dict_needs_a_loss():
     with learner.learning(first):
         pass
     model(second.tensors[0])["logits"].sum().backward()
-    with pytest.raises(UnsupportedError, match="got a dict: give attach a loss"), learner.learning(second):
+    with pytest.raises(UnsupportedError, match="got a dict: pass attach a loss"), learner.learning(second):
         optimizer.step()
     learner.detach()
     learner = attach(

@@ -202,7 +202,7 @@ class MyMLP(MLP):
         (lambda: make_learner(model=MyMLP((6,), (5,), 3)), "perceptrons"),
         (lambda: make_learner(model=MLP((6,), (5,), 3, dropout=0.2)), "perceptrons"),
         (lambda: make_learner(model=MLP((6,), (1,), 3)), "single unit"),
-        (lambda: make_learner(model=MLP((6,), (5,), 3).double()), "of one type"),
+        (lambda: make_learner(model=MLP((6,), (5,), 3).double()), "of the same type"),
         (lambda: make_learner(model=MLP((7,), (5,), 3)), "do not fit"),
     ],
 )

@@ -156,8 +156,8 @@ def with_position(member):
     ("other", "reason"),
     [
         (lambda: make_member(1, method=EWC()), "method 'ewc' does not declare"),
-        (lambda: make_member(1, momentum=0.9), "only there for plain SGD"),
-        (lambda: make_member(1, weight_decay=1e-3), "only there for plain SGD"),
+        (lambda: make_member(1, momentum=0.9), "exist only for plain SGD"),
+        (lambda: make_member(1, weight_decay=1e-3), "exist only for plain SGD"),
         (lambda: make_member(1, net=LeNet((1, 32, 32), 20, 10)), "multilayer perceptrons"),
         (lambda: make_member(1, net=MLP((1, 32, 32), (20, 16), 10)), "different shapes"),
         (lambda: make_member(1, net=MLP((1, 32, 32), (1, 15), 10)), "a single unit"),

@@ -1,6 +1,6 @@
 """The command `orthocl`: its parts, its errors and its exit codes.
 
-Exit codes: 0 all went well; 1 some run or check failed; 2 the command cannot do what was asked; 130 stopped by Ctrl-C.
+Exit codes: 0 success; 1 some run or check failed; 2 the command cannot do what was asked; 130 stopped by Ctrl-C.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from orthocl.errors import OrthoclError
 GROUPS = ("demo", "run", "runs", "report", "search", "list", "data", "theory", "plan", "check", "paper")
 """Modules of this package that hold a command each, in the order of the help page."""
 
-STOPPED = "stopped; the same command goes on where it was"
+STOPPED = "stopped; the same command resumes where it left off"
 
 
 def make_app(parts: Sequence[str] = GROUPS) -> cyclopts.App:
-    """The root command with these parts."""
+    """The root command with these subcommands."""
     app = cyclopts.App(
         name="orthocl",
         help="Continual learning by orthogonal projection: train, compare, and compute the theory.",
         version=__version__,
-        help_epilogue="Errors come without a traceback; --debug, anywhere on the line, shows it.",
+        help_epilogue="Errors are shown without a traceback; add --debug, anywhere on the line, to see it.",
         suppress_keyboard_interrupt=False,
         default_parameter=cyclopts.Parameter(negative_iterable=()),
     )
@@ -55,7 +55,7 @@ def call(arguments: Sequence[str], *, own_process: bool = False) -> int:
     """Run the command line and return the exit code.
 
     Args:
-        arguments: what stands behind `orthocl`.
+        arguments: what follows `orthocl`.
         own_process: whether this process is the command and nothing else, and may end itself.
 
     >>> call(["--version"])
@@ -95,7 +95,7 @@ def call(arguments: Sequence[str], *, own_process: bool = False) -> int:
 
 @contextmanager
 def _importing() -> Iterator[None]:
-    """While imports last, Ctrl-C ends the process there and then: Python may lose it, or show where it was."""
+    """During imports, Ctrl-C ends the process at once: Python might miss it, or print a traceback."""
 
     def stop(*_: object) -> NoReturn:
         os.write(2, f"{STOPPED}\n".encode())

@@ -27,7 +27,7 @@ def check(
         str, Parameter(help="A file, all of whose methods are checked, or one method as file.py:Class.")
     ],
 ) -> None:
-    """Run every check that the built-in methods pass on a method of your own.
+    """Run every check that the built-in methods pass on your own method.
 
     Example: orthocl check my_method.py
 
@@ -41,7 +41,7 @@ def check(
             title=f"{kind.name or kind.__name__} ({kind.__name__})", title_justify="left", box=box.SIMPLE
         )
         table.add_column("check")
-        table.add_column("what it asks")
+        table.add_column("what is checked")
         table.add_column("result")
         with working(f"checking {kind.name or kind.__name__}"):
             outcomes = check_method(kind)

@@ -1,4 +1,4 @@
-"""`orthocl data`: what is where, fetch it, prepare it."""
+"""`orthocl data`: show, fetch and prepare data sets."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from orthocl.streams.datasets.fetch import writable_root
 from orthocl.streams.datasets.schema import OnProgress
 from orthocl.streams.datasets.weights import find_weights, read_weights
 
-app = cyclopts.App(name="data", help="Data sets: what is where, fetch, prepare.")
+app = cyclopts.App(name="data", help="Data sets: show where they are, fetch, prepare.")
 
 DataRoot = Annotated[
     Path | None,
     cyclopts.Parameter(
-        help="Folder of the data sets; by default $ORTHOCL_DATA, else the user's cache folder."
+        help="Folder with the data sets; by default $ORTHOCL_DATA, or the user's cache folder."
     ),
 ]
 COLOURS = {"verified": "green", "unverified": "yellow", "damaged": "red", "missing": "dim"}
@@ -38,7 +38,7 @@ COLOURS = {"verified": "green", "unverified": "yellow", "damaged": "red", "missi
 
 @app.command(name="status")
 def show_status(*, data_root: DataRoot = None) -> None:
-    """Show what is where, verified or not, with sizes, licences and citations."""
+    """Show where each data set is, verified or not, with sizes, licences and citations."""
     console = Console()
     with console.status("verifying"):
         rows = status(data_root)
@@ -70,12 +70,12 @@ def fetch_data(
     ] = None,
     data_root: DataRoot = None,
 ) -> None:
-    """Fetch a data set, or find that it is there: mirrors in order, checksums verified, downloads resumed.
+    """Fetch a data set unless it is already there: mirrors in order, checksums verified, downloads resumed.
 
     Args:
         name: mnist, fashion-mnist, cifar10, cifar100, cub200, or alexnet (the weights that cub200 needs).
         experiment: an experiment file, whose data sets are fetched one after the other.
-        data_root: where it is looked for and put.
+        data_root: where to look for it and put it.
     """
     if (name is None) == (experiment is None):
         raise SettingsError("give the name of a data set, or --for and an experiment file")
@@ -92,7 +92,7 @@ def fetch_data(
 
 def _needed(experiment: Path | None, data_root: Path | None, console: Console) -> list[str]:
     """The data sets that an experiment lacks, by the names that `fetch` knows."""
-    from orthocl.lab import load_experiment  # only here: it takes a while
+    from orthocl.lab import load_experiment  # imported here because it takes a while
     from orthocl.paper.needs import needed_data
 
     needs = needed_data(load_experiment(experiment or "").runs, data_root)
@@ -103,7 +103,7 @@ def _needed(experiment: Path | None, data_root: Path | None, console: Console) -
         elif need.name == "cub200":
             names += ["cub200", "alexnet"]
             console.print(
-                "cub200: when its images and the weights are there, `orthocl data prepare cub200` makes the features",
+                "cub200: with its images and weights there, `orthocl data prepare cub200` computes the features",
                 highlight=False,
             )
         else:
@@ -121,11 +121,11 @@ def prepare(
     dtype: Literal["float16", "float32"] = "float16",
     batch_size: int = 32,
 ) -> None:
-    """Run the images of a data set through a frozen network once and keep the features; resumes where it was.
+    """Run the images of a data set through a frozen network once and keep the features; resumes where it left off.
 
     Args:
         name: cub200, the only data set that needs it.
-        data_root: where images and weights are looked for, and where the features are put.
+        data_root: where to look for images and weights, and where to put the features.
         weights: of AlexNet; by default torchvision's file (fc6) or alexnet-conv.npz (pool5) in the data root.
         dtype: float16 (half the size) or float32.
         batch_size: images at a time.
@@ -160,7 +160,7 @@ def prepare(
 
 @contextmanager
 def _progress(console: Console) -> Iterator[OnProgress]:
-    """A bar per thing done; one whose total is not known only moves."""
+    """One bar per item; a bar whose total is unknown only pulses."""
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bars:
         known: dict[str, TaskID] = {}

@@ -30,12 +30,12 @@ def demo(
     seed: SeedOption = None,
     set_: SetOption = None,
     fresh: Annotated[
-        bool, Parameter(negative="", help="Forget earlier results in that folder first.")
+        bool, Parameter(negative="", help="Delete earlier results in that folder first.")
     ] = False,
 ) -> int:
     """See it work: five methods on two small streams of embedded data, a table and a report, in a minute or two.
 
-    Nothing is downloaded. A demonstration that was interrupted goes on where it was.
+    Nothing is downloaded. An interrupted demonstration resumes where it left off.
     """
     console = Console()
     if fresh:

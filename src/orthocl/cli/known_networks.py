@@ -1,4 +1,4 @@
-"""Networks that people ask about, as shapes: they are built on torch's meta device and never hold a number."""
+"""Networks that people ask about, as shapes: they are built on torch's meta device and hold no values."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class VisionTransformer(nn.Module):
 
 
 class LowRank(nn.Module):
-    """A frozen linear layer with a trained path of low rank beside it."""
+    """A frozen linear layer with a trained low-rank path in parallel."""
 
     def __init__(self, width: int, rank: int):
         super().__init__()

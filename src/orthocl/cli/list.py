@@ -1,4 +1,4 @@
-"""`orthocl list`: what there is to choose from."""
+"""`orthocl list`: the available methods, streams, metrics and nets."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from orthocl.streams import STREAMS
 BYTES = ("input_cache",)
 """Settings that count bytes."""
 
-app = App(name="list", help="What there is: methods, streams, metrics, nets.")
+app = App(name="list", help="List the available methods, streams, metrics and nets.")
 
 
 @app.command

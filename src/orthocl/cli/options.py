@@ -21,7 +21,7 @@ DataRootOption = Annotated[
     Path | None,
     Parameter(
         name="--data-root",
-        help="Folder of the data sets; by default $ORTHOCL_DATA, else the user's cache folder.",
+        help="Folder with the data sets; by default $ORTHOCL_DATA, or the user's cache folder.",
     ),
 ]
 OnlyOption = Annotated[
@@ -51,7 +51,7 @@ def cores() -> int:
 
 
 def make_folder(file: Path | None) -> None:
-    """Make the folder of an output file, if one is asked for: what cannot be written is an error before the work."""
+    """Create the folder of an output file, if one is requested: an unwritable path is an error before the work."""
     if file is None:
         return
     if file.is_dir():
@@ -59,4 +59,4 @@ def make_folder(file: Path | None) -> None:
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise SettingsError(f"cannot make the folder {file.parent}: {error.strerror}") from error
+        raise SettingsError(f"cannot create the folder {file.parent}: {error.strerror}") from error

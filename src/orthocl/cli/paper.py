@@ -1,4 +1,4 @@
-"""`orthocl paper`: any table or figure of the paper, ours beside the print."""
+"""`orthocl paper`: any table or figure of the paper, ours next to the published one."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from orthocl.paper.predictions import (
 from orthocl.paper.reproduction import Reproduction, update_readme, write_reproduction
 from orthocl.storage import write_atomically
 
-app = App(name="paper", help="Tables and figures of the paper: run them, ours beside the print.")
+app = App(name="paper", help="Tables and figures of the paper: run them and compare with the published ones.")
 
 TEXT_SUFFIXES: dict[str, TextFormat] = {".md": "markdown", ".tex": "latex", ".csv": "csv", ".json": "json"}
 Several = Parameter(consume_multiple=True)
@@ -61,10 +61,8 @@ def paper(
         int | None, Parameter(help="Runs at a time; all cores by default; 0: in this process.")
     ] = None,
     store: StoreOption = DEFAULT_STORE,
-    dry_run: Annotated[bool, Parameter(negative="", help="Only say what it needs.")] = False,
-    run: Annotated[
-        bool, Parameter(help="Make the runs that are missing; --no-run shows what is there.")
-    ] = True,
+    dry_run: Annotated[bool, Parameter(negative="", help="Only say what is needed.")] = False,
+    run: Annotated[bool, Parameter(help="Execute the missing runs; --no-run shows what is there.")] = True,
     table: Annotated[
         Literal["terminal", "markdown", "latex", "csv", "json"], Parameter(help="Format on the terminal.")
     ] = "terminal",
@@ -77,15 +75,15 @@ def paper(
     set_: SetOption = None,
     data_root: DataRootOption = None,
 ) -> int:
-    """Make a table or figure of the paper and put it beside the print, with a verdict on each claim.
+    """Produce a table or figure of the paper next to the published one, with a verdict on each claim.
 
-    Says first which data, runs and hours it needs and what is already there. Finished runs are not made again.
+    First says which data, runs and hours it needs and what is already there. Finished runs are not repeated.
 
     In minutes, without data: orthocl paper table-2 --scale small
 
     As in the paper: orthocl paper table-2 --stream rotated-mnist --seeds 1 2 3 --jobs 2
 
-    The exit code is 1 if a run failed or could not be made for want of data.
+    The exit code is 1 if a run failed or could not start because data are missing.
     """
     if item is None:
         _list()
@@ -115,7 +113,7 @@ def _ensure(
     run: bool,
     dry_run: bool,
 ) -> bool:
-    """Say what an item needs and, unless told not to, make it; False if a run failed or could not be made."""
+    """Say what an item needs and, unless told not to, produce it; False if a run failed or could not start."""
     if not item.runs_needed:
         return True
     with working("looking at the store"):
@@ -152,11 +150,11 @@ def keep(
 @app.command
 def predictions(
     *,
-    store: Annotated[Path, Parameter(help="Where they are kept, beside the records.")] = Path("results"),
+    store: Annotated[Path, Parameter(help="Where they are kept, next to the records.")] = Path("results"),
     scale: Annotated[Scale, Parameter(help="full or small, as for the items.")] = "full",
     data_root: DataRootOption = None,
 ) -> None:
-    """Compute the theory's numbers of the streams, for `orthocl paper theory`; those that are kept are left alone."""
+    """Compute the theory's numbers of the streams, for `orthocl paper theory`; existing ones are kept."""
     runs = item_runs(get_item("theory"), scale, seeds=[1]).runs
     shelf = Store(store)
     found = _predictions(Evidence(runs), shelf, scale, data_root, compute=True)
@@ -171,7 +169,7 @@ def reproduction(
     figures: Annotated[Path, Parameter(help="Folder of the figures.")] = Path("docs/figures/reproduction"),
     readme: Annotated[Path | None, Parameter(help="Also put the table of results into this file.")] = None,
 ) -> None:
-    """Write every table and figure beside the print, the verdicts and the costs, from kept records."""
+    """Write every table and figure next to the published one, the verdicts and the costs, from kept records."""
     make_folder(out)
     with working("reading the records, drawing"):
         paths = write_reproduction(Store(store), out, figures)
@@ -195,7 +193,7 @@ def _experiment(
 def _make(
     runs: Sequence[RunSettings], experiment: Experiment, store: Store, jobs: int, data_root: Path | None
 ) -> bool:
-    """Make these runs; False if one failed."""
+    """Execute these runs; False if one failed."""
     if not runs:
         return True
     options = RunOptions(keep_weights=False, data_root=None if data_root is None else str(data_root))
@@ -235,8 +233,8 @@ def _show(page: Page, table: str, places: Sequence[Path], scale: Scale) -> None:
         console.print(page.rich())
         if scale == "small":
             console.print(
-                "At this scale tasks are fewer and smaller than the paper's: the print is there to look at, not to "
-                "compare."
+                "At this scale tasks are fewer and smaller than the paper's: its numbers are shown for "
+                "orientation, not for comparison."
             )
     else:
         print(page.render(_text_format(table)).rstrip("\n"))

@@ -47,7 +47,7 @@ def show_plan(
     hidden: Annotated[str | None, Parameter(help="Hidden units, such as 100,100.")] = None,
     multi_head: bool = False,
     variant: Literal["gtl", "ave", "all"] = "gtl",
-    budget: Annotated[str | None, Parameter(help="Memory that may be used, such as 2GB.")] = None,
+    budget: Annotated[str | None, Parameter(help="Memory you can spend, such as 2GB.")] = None,
     samples_per_task: int | None = None,
     energy: float = 1.0,
     table: Annotated[bool, Parameter(help="Price well-known networks instead.", negative="")] = False,
@@ -57,13 +57,13 @@ def show_plan(
     Example: orthocl plan mlp --input-shape 1,32,32 --tasks 15 --samples-per-task 60000
 
     With --table it prices ResNet-50, ViT-B/16 and LoRA on a decoder of 7 B weights: OGD, OGD+ and GPM with 1,000
-    tangents, and how many tangents the memory of a card (--budget, by default 24GB) buys. Nothing is computed.
+    tangents, and how many tangents the memory of a card (--budget, by default 24GB) can hold. Nothing is trained.
 
     The exit code is 1 if nothing fits the budget.
 
     Args:
         network: a network of this library (mlp, lenet, ...) or your own as file.py:function or package.module:function,
-            which takes what it needs of input_shape and outputs and returns the model.
+            which takes input_shape and outputs, as far as it needs them, and returns the model.
         input_shape: shape of one input.
         tasks: number of tasks.
         memory_per_task: samples remembered per task.

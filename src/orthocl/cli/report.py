@@ -40,7 +40,7 @@ def report(
     ] = None,
     *,
     out: Annotated[
-        Path | None, Parameter(help="Where it goes: report.html by default, FIGURE.svg for a figure.")
+        Path | None, Parameter(help="Output file: report.html by default, FIGURE.svg for a figure.")
     ] = None,
     figure: Annotated[
         str | None,
@@ -77,7 +77,7 @@ def report(
         with working("looking for the runs in the store"):
             pairs = _pairs(experiment.runs, opened, None if data_root is None else str(data_root))
     if not pairs:
-        raise StoreError(f"none of these runs is finished in {opened.directory}: run the experiment first")
+        raise StoreError(f"none of these runs has finished in {opened.directory}: run the experiment first")
     with working("drawing"):
         if figure is not None:
             path = save_figure(make_figure(figure, pairs), out)

@@ -75,7 +75,7 @@ def run(
     weights: Annotated[bool, Parameter(help="Keep the final weights of every run.")] = True,
     data_root: DataRootOption = None,
 ) -> int:
-    """Run an experiment, from a file or put together from flags.
+    """Run an experiment from a file or from flags.
 
     Finished runs are not repeated; after a crash or Ctrl-C the same command resumes the rest.
 
@@ -83,7 +83,7 @@ def run(
 
     From flags: orthocl run --stream rotated-mnist-mini --method sgd --method ogd+ --seed 1 --set train.epochs=2
 
-    With parts of your own: orthocl run --stream photos/ --net my_net.py:build --method my_method.py:Leash
+    With your own parts: orthocl run --stream photos/ --net my_net.py:build --method my_method.py:Leash
     """
     experiment = _experiment(file, stream, method, net, seed, only, set_)
     options = RunOptions(
@@ -123,7 +123,7 @@ def run(
             )
         Console(stderr=True).print(f"report: {path}", highlight=False, soft_wrap=True)
     if any(outcome.status == "interrupted" for outcome in results.outcomes):
-        raise KeyboardInterrupt  # runs heard a Ctrl-C that this process missed
+        raise KeyboardInterrupt  # runs received a Ctrl-C that this process missed
     return 1 if results.failures else 0
 
 
@@ -226,14 +226,14 @@ def _show_plan(experiment: Experiment, store: Store, options: RunOptions, jobs: 
 
 
 def _basis(plan: Forecast) -> str:
-    """What a forecast rests on, in words."""
+    """What a forecast is based on, in words."""
     if plan.basis == "record":
         return counted(plan.count, "record")
     return counted(plan.count, "timed step") if plan.basis else ""
 
 
 def _time_needed(plans: Sequence[Forecast], start: float, jobs: int, backend: str) -> str:
-    """How long the runs will take in all, with what is counted."""
+    """How long the runs will take in total, and what that includes."""
     needed = [plan.seconds for plan in plans if plan.seconds]
     if not needed:
         return (
@@ -244,7 +244,7 @@ def _time_needed(plans: Sequence[Forecast], start: float, jobs: int, backend: st
     if backend != "local":
         return (
             f"About {time_text(sum(needed))} of computing (between {time_text(sum(low))} and "
-            f"{time_text(sum(high))}), without the start of workers and waiting for them."
+            f"{time_text(sum(high))}), not counting starting workers and waiting for them."
         )
     busy = min(jobs, len(needed))
 

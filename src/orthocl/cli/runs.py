@@ -30,7 +30,7 @@ from orthocl.storage import write_atomically
 app = App(name="runs", help="Records of finished runs: list, show, compare, export, remove.")
 
 Filter = Annotated[str, Parameter(help='Pattern, such as "ogd*".')]
-Ids = Annotated[list[str], Parameter(help="Run ids, or the beginnings of them.")]
+Ids = Annotated[list[str], Parameter(help="Run ids, or their first letters.")]
 
 
 @app.command(name="list")
@@ -69,7 +69,7 @@ def list_runs(*, stream: Filter = "*", method: Filter = "*", store: StoreOption 
 
 @app.command
 def show(
-    run: Annotated[str, Parameter(help="Run id, or the beginning of one.")],
+    run: Annotated[str, Parameter(help="Run id, or its first letters.")],
     *,
     store: StoreOption = DEFAULT_STORE,
 ) -> None:
@@ -158,12 +158,12 @@ def export(
 
 @app.command
 def rm(
-    runs: Annotated[list[str] | None, Parameter(help="Run ids, or the beginnings of them.")] = None,
+    runs: Annotated[list[str] | None, Parameter(help="Run ids, or their first letters.")] = None,
     *,
     failed: Annotated[bool, Parameter(negative="", help="All failed runs.")] = False,
     unfinished: Annotated[
         bool,
-        Parameter(negative="", help="All unfinished runs: begun, not failed, and nobody is making them."),
+        Parameter(negative="", help="All unfinished runs: started, not failed, and not in progress."),
     ] = False,
     store: StoreOption = DEFAULT_STORE,
 ) -> None:

@@ -53,13 +53,13 @@ def search(
     *,
     metric: Annotated[str | None, Parameter(help="The score; average accuracy (aac) by default.")] = None,
     after: Annotated[
-        list[int] | None, Parameter(help="Cut the worse candidates after so many tasks, may be repeated.")
+        list[int] | None, Parameter(help="Cut the worse candidates after this many tasks, may be repeated.")
     ] = None,
     keep: Annotated[
         float | None, Parameter(help="Share of candidates kept at each cut; half by default.")
     ] = None,
     samples: Annotated[
-        int | None, Parameter(help="Draw so many points of each grid at random instead of taking all.")
+        int | None, Parameter(help="Draw this many points of each grid at random instead of taking all.")
     ] = None,
     seed: SeedOption = None,
     only: OnlyOption = None,
@@ -77,7 +77,7 @@ def search(
 ) -> int:
     """Search the grids of an experiment file for the best settings of each stream and method.
 
-    An interrupted search goes on with the same command. With --after, candidates that fall behind are paused, and
+    The same command resumes an interrupted search. With --after, candidates that fall behind are paused, and
     the result says which and when.
 
     A grid is a table such as [methods.ewc.grid] with lines such as method.strength = [1.0, 10.0].
@@ -163,7 +163,7 @@ def _show(result: SearchResult, group: SearchGroup) -> None:
 
 
 def _ties(result: SearchResult, group: SearchGroup) -> list[str]:
-    """Where equal scores decided something, and which candidates they were."""
+    """Where equal scores mattered, and which candidates had them."""
     lines = []
     for tasks in result.settings.after:
         tied = [trial for trial in group.trials if tasks in trial.tied_after]

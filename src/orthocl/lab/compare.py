@@ -1,4 +1,4 @@
-"""compare: methods on a stream of your own, from Python, through the laboratory."""
+"""compare: methods on your own stream, from Python, through the laboratory."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ AnyNet = str | Callable[..., nn.Module] | NetSettings
 
 @dataclass(frozen=True)
 class Comparison:
-    """What came of `compare`: print it, or ask for a table, a figure or a page."""
+    """The outcome of `compare`: print it, or ask for a table, a figure or a page."""
 
     results: Results
     metrics: tuple[str, ...] = ()
@@ -88,22 +88,22 @@ def compare(
     data_root: str | Path | None = None,
     on_event: OnEvent | None = None,
 ) -> Comparison:
-    """Run methods on a stream with several seeds, and compare what came of it.
+    """Run methods on a stream with several seeds, and compare the results.
 
     Finished runs are kept in the store and not repeated; after an interruption the same call resumes.
 
     Args:
         stream: a stream, the name of one, a folder of images, an .npz file, or "file.py:function".
         methods: names, "file.py:Class", or methods such as `OGDPlus(memory_per_task=50)`; a dict gives them labels.
-        net: a name, "file.py:function", or a function of (input_shape, outputs) that makes a network.
-        seeds: how many (1, 2, ...), or which.
+        net: a name, "file.py:function", or a function of (input_shape, outputs) that builds a network.
+        seeds: how many (1, 2, ...), or a list of them.
         train: how to train each task.
         metrics: columns of the table.
         store: where records go.
-        jobs: runs at a time, each in a process of its own; 0 makes them in this process. By default all cores, or this
-            process if a part exists only here (a stream in memory, a function of a notebook).
-        data_root: folder of the data sets.
-        on_event: told of everything that happens, instead of a progress view.
+        jobs: runs at a time, each in its own process; 0 runs them in this process. By default all cores, or this
+            process if a part exists only here (a stream in memory, a function in a notebook).
+        data_root: folder with the data sets.
+        on_event: called with every event, instead of showing progress.
 
     >>> import tempfile
     >>> found = compare(
@@ -133,8 +133,8 @@ def compare(
         jobs = (os.cpu_count() or 1) if all(_can_travel(run) for run in runs) else 0
     elif jobs and not all(_can_travel(run) for run in runs):
         raise SettingsError(
-            "a part of this comparison exists only in this process (a stream in memory, a function of a notebook), so "
-            "other processes cannot make its runs: use jobs=0, or put it into a file and give it as file.py:Object"
+            "a part of this comparison exists only in this process (a stream in memory, a function in a notebook), so "
+            "other processes cannot execute its runs: use jobs=0, or put it into a file and give it as file.py:Object"
         )
     experiment = Experiment(f"{', '.join(labelled)} on {stream_label}", tuple(runs), metrics=tuple(metrics))
     options = RunOptions(data_root=None if data_root is None else str(data_root))

@@ -1,7 +1,7 @@
-"""forecast: how long runs would take, from records in the store, or else from a few steps that are timed.
+"""forecast: how long runs would take, from records in the store, or else from a few timed steps.
 
-Time per step is a median, so that one record that was made on a busy machine, or one step that had to wait, has no
-say. Steps are timed by the clock of the process: what other programs do meanwhile is not counted.
+Time per step is a median, so that one record from a busy machine, or one step that had to wait, does not matter. Steps
+are timed by the clock of the process: what other programs do meanwhile is not counted.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from orthocl.streams import Split, Stream, Task
 from orthocl.training import Observer, Progress, train
 
 WARM_UP_STEPS, PROBE_STEPS = 2, (8, 24)
-"""Steps of each of two tasks: of a first training that is not counted, and of two that are."""
+"""Steps of each of two tasks: in a first training that is not counted, and in two that are."""
 TEST_SAMPLES = 500
 RECORD_FACTOR = 1.5
 """How far a single record may be off, either way."""
@@ -40,18 +40,18 @@ Made = TypeVar("Made")
 
 @dataclass(frozen=True)
 class Forecast:
-    """What a run would take.
+    """How long a run would take.
 
     Args:
         settings: the run.
-        state: how far it is; None if its data are not there.
-        seconds: estimated time on one core, 0 if it is finished; None if it cannot be told.
+        state: how far it has got; None if its data are missing.
+        seconds: estimated time on one core, 0 if it is finished; None if unknown.
         low: the least time to expect.
         high: the most time to expect.
         basis: what the estimate rests on: "record" of runs with the same method, network, batch size and optimizer,
             or "probe", a few timed steps.
         count: number of those records or steps.
-        note: why it cannot be told, or what makes it uncertain.
+        note: why it is unknown, or what makes it uncertain.
     """
 
     settings: RunSettings
@@ -74,9 +74,9 @@ class Pace:
         low: factor from the estimate to the least time to expect.
         high: factor from the estimate to the most time to expect.
         step: seconds per step.
-        tested: seconds per sample that is tested.
-        task: seconds per task besides.
-        remembered: seconds per training sample besides, once per task.
+        tested: seconds per test sample.
+        task: further seconds per task.
+        remembered: further seconds per training sample, once per task.
         note: what makes it uncertain.
     """
 
@@ -105,7 +105,7 @@ class Pace:
 
 
 def forecast(runs: Sequence[RunSettings], store: Store, options: RunOptions | None = None) -> list[Forecast]:
-    """What each run would take.
+    """How long each run would take.
 
     Args:
         runs: the runs.
@@ -166,7 +166,7 @@ def record_paces(store: Store) -> KnownPaces:
     found: dict[str, dict[str, list[float]]] = {}
     for record in store.records():
         if record.status == "finished":
-            with suppress(OrthoclError):  # its method or network may be no longer there
+            with suppress(OrthoclError):  # its method or network may no longer exist
                 streams = found.setdefault(_likeness(record.settings), {})
                 streams.setdefault(record.settings.stream.name, []).append(_seconds_per_step(record))
     return found
@@ -211,7 +211,7 @@ class Stopwatch(Observer):
     """Times a training by the clock of the process.
 
     `first_test` is the time of testing the untrained network, `last_steps` are the times of the steps of the latest
-    task but for the first, which begins the task too, and `last_task` is the time of that task, with its test.
+    task except the first, which also starts the task, and `last_task` is the time of that task, with its test.
     """
 
     def __init__(self) -> None:
@@ -240,7 +240,7 @@ class Stopwatch(Observer):
         self.last_task += self._lap()
 
     def rest(self, step: float) -> float:
-        """What the latest task took besides its steps, of this time each, and its test."""
+        """What the latest task took apart from its steps, at this time each, and its test."""
         return max(0.0, self.last_task - (1 + len(self.last_steps)) * step - self.first_test)
 
     def _lap(self) -> float:
@@ -250,7 +250,7 @@ class Stopwatch(Observer):
 
 
 def cpu_clock() -> float:
-    """Seconds that this process has computed, or where that clock is coarse, seconds."""
+    """Processor seconds of this process, or wall-clock seconds where that clock is coarse."""
     return time.process_time() if FINE_CLOCK else time.perf_counter()
 
 
@@ -303,7 +303,7 @@ class Excerpt(Stream):
 
     @classmethod
     def of(cls, stream: Stream, *, tasks: int, train: int, test: int) -> Excerpt:
-        """So many tasks and samples of a stream at most."""
+        """At most this many tasks and samples of a stream."""
         return cls(
             name=stream.name,
             input_shape=stream.input_shape,

@@ -1,4 +1,4 @@
-"""run_experiment: all runs of an experiment, wherever, with progress."""
+"""run_experiment: all runs of an experiment, on any backend, with progress."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def run_experiment(
     on_event: OnEvent | None = None,
     console: Console | None = None,
 ) -> Results:
-    """Make all runs of an experiment that have no record yet.
+    """Execute all runs of an experiment that have no record yet.
 
     Args:
         experiment: an experiment, or the path of its file.
@@ -56,7 +56,7 @@ def run_experiment(
         backend: "local", "ray" or "slurm".
         backend_settings: further settings of the backend.
         options: how to execute each run.
-        on_event: told of everything that happens, instead of a progress display.
+        on_event: called with every event, instead of showing progress.
         console: where the progress display goes; standard error by default.
     """
     if not isinstance(experiment, Experiment):
@@ -75,4 +75,4 @@ def run_experiment(
 
 
 def ignore(event: Event) -> None:
-    """An `on_event` for silence."""
+    """An `on_event` that shows nothing."""

@@ -21,16 +21,16 @@ ROUNDING = 1e-10
 
 @dataclass
 class AdamNSCL(LayerProjection):
-    """Project the finished update on the directions that old inputs hardly use: dW <- dW U2 U2^T.
+    """Project the finished update onto the directions that old inputs hardly use: dW <- dW U2 U2^T.
 
     X = (1 / n) sum a a^T, the uncentred covariance of a layer's inputs over all tasks so far, is updated when a task
     ends; U2 are its eigenvectors with eigenvalues of at most `ratio` times the smallest one. With Adam, as published,
     the update is projected; with SGD the gradient, which is the same.
 
-    The authors divide U2 U2^T by its Frobenius norm, which scales the learning rate; that is left to the optimizer.
+    The authors divide U2 U2^T by its Frobenius norm, which scales the learning rate; that is the optimizer's job here.
 
     Args:
-        memory_per_task: samples whose inputs are looked at when a task ends; they are not kept.
+        memory_per_task: samples whose inputs are used when a task ends; they are not kept.
         ratio: of an eigenvalue to the smallest one, up to which its direction is free.
     """
 
@@ -42,7 +42,7 @@ class AdamNSCL(LayerProjection):
     counts: dict[str, int] = field(default_factory=dict, init=False, repr=False)
 
     def remember(self, seen: Seen) -> None:
-        """Add a task's inputs to the covariance of one layer, and take its leading eigenvectors anew."""
+        """Add a task's inputs to the covariance of one layer, and recompute its leading eigenvectors."""
         weight, rows = seen.names[0], seen.inputs.double()
         if len(seen.names) == 2:
             self.inputs.biases[weight] = seen.names[1]

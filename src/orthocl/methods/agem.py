@@ -32,7 +32,7 @@ class AGEM(Method):
 
     name: ClassVar[str] = "a-gem"
     transfer: ClassVar[bool] = True
-    """Whether a step that agrees with the old samples is taken as it is."""
+    """Whether a step that agrees with the old samples is taken unchanged."""
 
     memory_per_task: int = 100
     reference_batch: int = 256

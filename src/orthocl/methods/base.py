@@ -24,7 +24,7 @@ Gradient = Sequence[Tensor]  # aligned with `learner.parameters`
 
 
 class Declarations:
-    """What the training loop reads from a method. Not a dataclass, so that these are no hyperparameters by themselves.
+    """What the training loop reads from a method. Not a dataclass, so that these are not hyperparameters by default.
 
     A method declares them as class attributes, as hyperparameters (the batch size of Stable SGD) or as state.
     """
@@ -50,9 +50,9 @@ class Method(Declarations):
     name: ClassVar[str] = ""
     projects: ClassVar[bool] = False
     quick_steps: ClassVar[bool] = False
-    """Whether the loop may take the steps of a multilayer perceptron without calling its modules, to the same bits.
+    """Whether the loop may take the steps of a multilayer perceptron without calling its modules, bit for bit the same.
 
-    To be declared by each class for itself: a subclass may need to see what its parent does not.
+    Each class declares it for itself: a subclass may need to see what its parent does not.
     """
     first_task_is_sgd: ClassVar[bool] = True
     """Whether the method is plain training as long as there is nothing to protect."""
@@ -67,7 +67,7 @@ class Method(Declarations):
         """Before the first step of a task."""
 
     def resume_task(self, learner: Learner) -> None:
-        """Instead of `begin_task`, where a run goes on in the middle of a task with its state restored."""
+        """Instead of `begin_task`, where a run resumes in the middle of a task with its state restored."""
 
     def penalty(self, learner: Learner) -> Tensor | None:
         """A term to add to the loss of this step, or None."""
@@ -78,7 +78,7 @@ class Method(Declarations):
         return gradient
 
     def project(self, learner: Learner, vectors: Gradient) -> Gradient:
-        """The part of some vectors outside the protected space: of a projecting method, whatever takes its steps.
+        """The part of some vectors outside the protected space: for a projecting method, however its steps are taken.
 
         By default `transform`; a method whose `transform` has nothing to do in some tasks overrides it.
         """
@@ -95,14 +95,14 @@ class Method(Declarations):
         return self.project(learner, update) if self.projects and learner.stage == "update" else update
 
     def overrides(self, hook: str) -> bool:
-        """Whether the method has a hook of its own."""
+        """Whether the method overrides a hook."""
         return getattr(type(self), hook) is not getattr(Method, hook)
 
     def after_step(self, learner: Learner, gradient: Gradient, step: Gradient) -> None:
         """After each step, with the loss gradient before `transform` and the displacement of the parameters."""
 
     def end_task(self, learner: Learner) -> None:
-        """After the last step of a task: remember what is to be remembered."""
+        """After the last step of a task: remember whatever later tasks need."""
 
     def refusal(self, learner: Learner) -> str | None:
         """Why this method cannot work on this model, or None if it can."""
@@ -120,7 +120,7 @@ class Method(Declarations):
         return {}
 
     def check_settings(self) -> None:
-        """Refuse hyperparameters of a type that was not declared, unknown choices and values below `minimum`."""
+        """Reject hyperparameters of an undeclared type, unknown choices and values below `minimum`."""
         hints = field_types(type(self))
         for name, value in self.settings().items():
             check_value(f"{name} of {self.name}", value, hints[name], self.minimum.get(name))
@@ -136,12 +136,12 @@ class Method(Declarations):
     def snapshot(self) -> dict[str, Any]:
         """The state to go back to if a task fails, kept while the task is learnt.
 
-        A copy; a method that never changes its tensors in place may give the tensors themselves.
+        A copy; a method that never changes its tensors in place may return the tensors themselves.
         """
         return self.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any], learner: Learner) -> None:
-        """Restore what `state_dict` gave."""
+        """Restore what `state_dict` returned."""
         for name, value in state.items():
             current = getattr(self, name)
             if hasattr(current, "load_state_dict"):
@@ -159,7 +159,7 @@ class Method(Declarations):
 
 
 def later(default: Any) -> Any:
-    """A hyperparameter that was added after runs were recorded: at its default it is no part of a run's identity.
+    """A hyperparameter that was added after runs were recorded: at its default it is not part of a run's identity.
 
     So records made before it existed stay valid.
     """

@@ -1,4 +1,4 @@
-"""chain: several methods on the same parameters, such as a projection beside a penalty."""
+"""chain: several methods on the same parameters, such as a projection and a penalty."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Chain(Composite):
 
     @property
     def members(self) -> Mapping[str, Method]:
-        """The methods, in the order in which they act, by name and, where that is there twice, number."""
+        """The methods, in the order in which they act, by name and, where a name occurs twice, number."""
         names = [method.name for method in self.methods]
         keys = [
             name if names.count(name) == 1 else f"{name} {number}" for number, name in enumerate(names, 1)
@@ -50,7 +50,7 @@ class Chain(Composite):
 def chain(*methods: Method) -> Chain:
     """Several methods as one: penalties add up, gradients are transformed by one after the other.
 
-    A projecting method always acts last, wherever it stands: what another method did to the gradient after the
+    A projecting method always acts last, wherever it is listed: what another method did to the gradient after the
     projection could lead back into the protected space. The other methods act in the order given. The name of the chain
     lists them in the order in which they act, joined by " & " (a plus would be read as part of "ogd+").
 

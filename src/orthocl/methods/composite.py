@@ -19,7 +19,7 @@ from orthocl.methods.learner import Learner
 class Composite(Method):
     """Methods that act one after another, each on its share of the protected parameters.
 
-    A subclass says who they are (`members`) and which learner each of them sees (`view`). Everything that a method
+    A subclass says which they are (`members`) and which learner each of them sees (`view`). Everything that a method
     declares (`projects`, `batch_size`, ...) follows from the members.
     """
 
@@ -35,13 +35,13 @@ class Composite(Method):
         return learner.seen_by(self.members[member], learner.parameters, sole=False)
 
     def declare(self, name: str) -> None:
-        """Derive what methods declare from the members: of this object, not of its class."""
+        """Derive what methods declare from the members: for this object, not for its class."""
         every = self.members.values()
         sizes = {method.batch_size for method in every if method.batch_size is not None}
         if len(sizes) > 1:
             raise SettingsError(
-                f"the methods of {name!r} bring different batch sizes ({sorted(sizes)}): give all of them the same, or "
-                "None for that of the training loop"
+                f"the methods of {name!r} ask for different batch sizes ({sorted(sizes)}): give all the same, or "
+                "None for the training loop's own"
             )
         self.batch_size = next(iter(sizes), None)
         vars(self).update(
@@ -54,7 +54,7 @@ class Composite(Method):
         self._gather_remembered()
 
     def overrides(self, hook: str) -> bool:
-        """Whether any member has a hook of its own."""
+        """Whether any member overrides a hook."""
         return any(method.overrides(hook) for method in self.members.values())
 
     # ---- hooks --------------------------------------------------------------------------------------------
@@ -65,7 +65,7 @@ class Composite(Method):
             method.begin_task(self.view(learner, key))
 
     def resume_task(self, learner: Learner) -> None:
-        """Each member goes on with the task."""
+        """Each member resumes the task."""
         for key, method in self.members.items():
             method.resume_task(self.view(learner, key))
 
@@ -120,7 +120,7 @@ class Composite(Method):
     # ---- questions ----------------------------------------------------------------------------------------
 
     def refusal(self, learner: Learner) -> str | None:
-        """The first member's reason to refuse the model, if one has any."""
+        """The first reason any member has to refuse the model, or None."""
         reasons = (method.refusal(self.view(learner, key)) for key, method in self.members.items())
         return next((reason for reason in reasons if reason), None)
 
@@ -156,7 +156,7 @@ class Composite(Method):
     # ---- settings and state -------------------------------------------------------------------------------
 
     def check_settings(self) -> None:
-        """Check those of every member."""
+        """Check the hyperparameters of every member."""
         for method in self.members.values():
             method.check_settings()
 
@@ -191,7 +191,7 @@ class Composite(Method):
 
 
 def require_methods(found: Sequence[object], maker: str) -> None:
-    """Refuse anything that is not a method, or is there twice."""
+    """Reject anything that is not a method, or occurs twice."""
     if not found:
         raise SettingsError(f"{maker} needs at least one method")
     for one in found:
@@ -203,7 +203,7 @@ def require_methods(found: Sequence[object], maker: str) -> None:
 
 
 def require_method(found: object) -> None:
-    """Refuse anything but an instance of a method, and say what to give instead."""
+    """Reject anything but an instance of a method, and say what to give instead."""
     if isinstance(found, Method):
         return
     if isinstance(found, type) and issubclass(found, Method):
@@ -235,7 +235,7 @@ def _leave(learner: Learner, vectors: Gradient) -> Gradient:
 
 
 def _places(learner: Learner, view: Learner) -> Sequence[int]:
-    """Where the parameters of a view stand among those of the learner."""
+    """Positions of a view's parameters among those of the learner."""
     if view.parameters is learner.parameters:
         return range(len(learner.parameters))
     order = {name: place for place, name in enumerate(learner.parameters)}

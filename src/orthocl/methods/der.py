@@ -21,10 +21,10 @@ from orthocl.nets.modes import evaluating
 
 @dataclass
 class DERpp(ER):
-    """Replay with labels and with the outputs of old: L(new) + distillation |f - f_old|^2 + strength L(old).
+    """Replay with labels and with the earlier outputs: L(new) + distillation |f - f_old|^2 + strength L(old).
 
-    The paper draws samples during a task and keeps the outputs of that moment; here, with known tasks, both are those
-    of the task's end. Both terms are of the same batch, which halves the cost; |.|^2 is the mean over outputs.
+    The paper draws samples during a task and keeps the outputs of that moment; here, with known tasks, both happen at
+    the task's end. Both terms are of the same batch, which halves the cost; |.|^2 is the mean over outputs.
 
     Args:
         memory_per_task: samples kept per task, with their outputs.
@@ -47,7 +47,7 @@ class DERpp(ER):
         return super().replayed(learner, task, rows, outputs, targets) + self.distillation * change
 
     def end_task(self, learner: Learner) -> None:
-        """Keep samples of the task and what the network says to them now."""
+        """Keep samples of the task and the network's current outputs for them."""
         super().end_task(learner)
         piece = self.memory.pieces[learner.current_task.number]
         if len(piece):

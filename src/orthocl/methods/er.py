@@ -1,4 +1,4 @@
-"""Experience replay: train on remembered samples beside the new ones.
+"""Experience replay: train on remembered samples along with the new ones.
 
 Reference: Chaudhry, Rohrbach, Elhoseiny, Ajanthan, Dokania, Torr, Ranzato. On Tiny Episodic Memories in Continual
 Learning. 2019.
@@ -67,7 +67,7 @@ class ER(Method):
             learner: the learner.
             task: number of the task.
             rows: which of its remembered samples.
-            outputs: today's outputs.
+            outputs: the current outputs.
             targets: their labels.
         """
         return self.strength * learner.loss(outputs, targets)

@@ -56,11 +56,11 @@ class EWC(Method):
     centre: list[Tensor] = field(default_factory=list, init=False, repr=False)
 
     def check_settings(self) -> None:
-        """As for every method; and `decay` is of the online form only."""
+        """As for every method; in addition, `decay` belongs to the online form only."""
         super().check_settings()
         if self.decay != 1.0 and not self.online:
             raise SettingsError(
-                "decay of ewc has an effect only with online=True: set that, or leave decay out"
+                "decay of ewc only has an effect with online=True: set that, or leave decay out"
             )
 
     def penalty(self, learner: Learner) -> Tensor | None:

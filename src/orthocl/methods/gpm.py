@@ -1,4 +1,4 @@
-"""GPM: step only where no old input can be seen.
+"""GPM: step only in directions that no old input can see.
 
 Reference: Saha, Garg, Roy. Gradient Projection Memory for Continual Learning. ICLR 2021.
 """
@@ -15,17 +15,17 @@ from orthocl.methods.layer_projection import LayerProjection
 
 @dataclass
 class GPM(LayerProjection):
-    """Project each layer's gradient off the span of the inputs that the layer has seen: g <- g - g M M^T.
+    """Project each layer's gradient away from the span of the inputs that the layer has seen: g <- g - g M M^T.
 
     With R = [a_1 ... a_n] the inputs of a layer on remembered samples, M is extended at the end of a task by the
     leading left singular vectors of R - M M^T R until |M M^T R|^2 >= threshold |R|^2. Every output
-    of the layer on a remembered input then stays as it is, to all orders, not only the remembered ones.
+    of the layer on a remembered input then stays the same, to all orders, not only the remembered outputs.
 
     Biases are counted as the weight of a further input of 1. Parameters that belong to no such layer (norm layers,
     embeddings) are held fixed after the first task, as in the authors' code.
 
     Args:
-        memory_per_task: samples whose inputs are looked at when a task ends; they are not kept.
+        memory_per_task: samples whose inputs are used when a task ends; they are not kept.
         threshold: share of the inputs' energy that the basis holds after each task.
     """
 

@@ -1,4 +1,4 @@
-"""Means over samples of a function of the per-sample gradient: what importances are made of."""
+"""Means over samples of a function of the per-sample gradient, from which importances are computed."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def mean_of_gradients(
 
 
 def gradient_of(values: Sequence[Tensor], parameters: Iterable[Tensor]) -> list[Tensor]:
-    """Gradient of the sum of some numbers: dense, and zero for parameters that are frozen or took no part."""
+    """Gradient of the sum of some numbers: dense, and zero for parameters that are frozen or unused."""
     every = list(parameters)
     trained = [p for p in every if p.requires_grad]
     found = iter(torch.autograd.grad(list(values), trained, allow_unused=True) if trained else ())
@@ -79,7 +79,7 @@ def _add_samples(
     total: list[Tensor],
 ) -> None:
     parameters = {name: p.detach() for name, p in learner.parameters.items()}
-    # Random draws (a sampled class) are made once on the whole batch, outside of vmap: the gradient of
+    # Random draws (a sampled class) are made once on the whole batch, outside vmap: the gradient of
     # quantity(outputs) is the vector-Jacobian product with d quantity / d outputs.
     with torch.enable_grad():
         outputs = _outputs(learner.model, piece.inputs).detach().requires_grad_()

@@ -20,7 +20,7 @@ from orthocl.methods.learner import Learner
 
 @dataclass
 class KronOGD(GPM):
-    """Take out of each layer's gradient what meets old inputs AND old output derivatives: g <- g - V V^T g U U^T.
+    """Remove from each layer's gradient what meets old inputs AND old output derivatives: g <- g - V V^T g U U^T.
 
     With the same bases U of inputs and V of output derivatives three methods differ in what they protect:
 
@@ -28,7 +28,7 @@ class KronOGD(GPM):
             OGD                       Kronecker-OGD                     GPM
 
     Args:
-        memory_per_task: samples that are looked at when a task ends; they are not kept.
+        memory_per_task: samples that are used when a task ends; they are not kept.
         threshold: share of the energy of inputs, and of that of derivatives, that the bases hold after each task.
     """
 
@@ -38,7 +38,7 @@ class KronOGD(GPM):
     outputs: LayerBases = field(default_factory=LayerBases, init=False, repr=False)
 
     def protected(self, weight: str, gradient: Tensor) -> Tensor:
-        """The part of a layer's gradient that is taken out."""
+        """The part of a layer's gradient that is removed."""
         basis = self.outputs.bases[weight]
         return basis @ (basis.mT @ super().protected(weight, gradient))
 

@@ -2,7 +2,7 @@
 
 For a layer z = W a + b the inputs are counted as [a, 1] where the bias is protected, so that weight and bias are one
 matrix [W, b], and the output derivatives as they are. Both come from the recorded sums of outer products that tangents
-are made of (`tangents/collect.py`): convolutions bring one input per position, groups have bases of their own.
+are made of (`tangents/collect.py`): convolutions bring one input per position, each group has its own bases.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from orthocl.tangents.blocks import Patches, accurate, extended
 from orthocl.tangents.collect import Variant, read_layers
 from orthocl.tangents.range_finder import spectrum
 
-# Positions of a layer's inputs that are looked at: more are drawn from at random, as in the GPM authors' code.
+# Positions of a layer's inputs that are used; of more, a random subset, as in the GPM authors' code.
 MOST_ROWS = 20_000
 
 
@@ -35,7 +35,7 @@ class Seen:
 
 
 def look(learner: Learner, piece: Remembered, variant: Variant = "gtl") -> list[Seen]:
-    """What the layers see of remembered samples at today's weights, through the head of their task."""
+    """What the layers see of remembered samples at the current weights, through the head of their task."""
     with use_head(learner.model, piece.head):
         layers = read_layers(
             learner.model, piece.inputs, piece.targets, parameters=learner.parameters, variant=variant
@@ -63,7 +63,7 @@ class LayerBases:
 
     bases: dict[str, Tensor] = field(default_factory=dict)
     biases: dict[str, str] = field(default_factory=dict)
-    """Weight -> bias, where that is protected too."""
+    """Weight -> bias, where the bias is protected too."""
 
     def grow(self, names: Sequence[str], rows: Tensor, share: float) -> Tensor:
         """Extend a layer's basis until it holds a share of the rows' energy; returns what the new directions hold.
@@ -96,7 +96,7 @@ class LayerBases:
         return {"bases": dict(self.bases), "biases": dict(self.biases)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore what `state_dict` gave."""
+        """Restore what `state_dict` returned."""
         self.bases, self.biases = dict(state["bases"]), dict(state["biases"])
 
 

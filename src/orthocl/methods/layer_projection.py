@@ -1,4 +1,4 @@
-"""LayerProjection: what methods share that keep each layer's update away from the inputs that the layer has seen."""
+"""LayerProjection: the base of methods that keep each layer's update away from the inputs it has seen."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from orthocl.methods.memory import draw
 
 @dataclass
 class LayerProjection(Method, ABC):
-    """Take out of each layer's gradient what lies in a basis of the inputs that the layer has seen.
+    """Remove from each layer's gradient what lies in a basis of the inputs that the layer has seen.
 
     Biases are counted as the weight of a further input of 1. Parameters that belong to no such layer (norm layers,
     embeddings) are held fixed after the first task, as in the code of GPM's authors.
 
     Args:
-        memory_per_task: samples whose inputs are looked at when a task ends; they are not kept.
+        memory_per_task: samples whose inputs are used when a task ends; they are not kept.
     """
 
     projects: ClassVar[bool] = True
@@ -46,7 +46,7 @@ class LayerProjection(Method, ABC):
         return [free[name] if name in free else torch.zeros_like(part) for name, part in named.items()]
 
     def protected(self, weight: str, gradient: Tensor) -> Tensor:
-        """The part of a layer's gradient [g_W, g_b] that is taken out."""
+        """The part of a layer's gradient [g_W, g_b] that is removed."""
         basis = self.inputs.bases[weight]
         return (gradient @ basis) @ basis.mT
 

@@ -54,11 +54,11 @@ class Learner:
     task: Task | None = None
     tasks_done: int = 0
     tasks_expected: int | None = None
-    """How many tasks will come, when somebody knows."""
+    """How many tasks will come, if known."""
     batch_size: int | None = None
-    """Samples per step, when the loop knows it."""
+    """Samples per step, if the loop knows it."""
     on_batch: Callable[[Tensor], None] | None = None
-    """Told the positions of each batch in the training data, before its forward pass, when the loop knows them."""
+    """Called with the positions of each batch in the training data, before its forward pass, if the loop knows them."""
     sole: bool = True
     """Whether no other method acts on the same parameters: their gradient is then that of the loss alone."""
     hooks: list[Any] = field(default_factory=list, repr=False)
@@ -76,7 +76,7 @@ class Learner:
         self._warned = self._warned_of_penalty = False
         self._frozen = {name for name, p in self.model.named_parameters() if not p.requires_grad}
         self._undo: list[Callable[[], object]] = []
-        self._versions: list[int] = []  # of the parameters, until the attached optimizer has made a step
+        self._versions: list[int] = []  # of the parameters, until the attached optimizer has taken a step
 
     # ---- tasks --------------------------------------------------------------------------------------------
 
@@ -91,7 +91,7 @@ class Learner:
         Args:
             data: the training data: a map-style dataset of (input, target), a Split, or a Task of a stream.
             head: head of a multi-head model; a Task brings its own.
-            resumed: go on with a task whose state has been restored, instead of beginning it.
+            resumed: continue a task whose state has been restored, instead of starting it.
         """
         before, random = self.method.snapshot(), self.generator.get_state()
         self.enter_task(self._as_task(data, head))
@@ -142,7 +142,7 @@ class Learner:
 
     @torch.no_grad()
     def clean_momentum(self) -> None:
-        """Take momentum gathered on earlier tasks out of the protected space: it would carry the steps back into it.
+        """Remove momentum from earlier tasks that lies in the protected space: it would carry the steps back into it.
 
         Where the finished update is projected, momentum is projected with it.
         """
@@ -163,12 +163,12 @@ class Learner:
         return [torch.zeros_like(p) if b is None else b for p, b in zip(self._protected, found, strict=True)]
 
     def _check_trained(self) -> None:
-        """What is trained should be what was trained when the method was attached."""
+        """Check that the parameters trained now are those trained when the method was attached."""
         frozen = [name for name, p in self.parameters.items() if not p.requires_grad]
         if frozen and self.method.projects:
             raise UnsupportedError(
                 f"{len(frozen)} protected parameters, such as {frozen[0]!r}, were frozen after `attach`: projected "
-                "steps would move them all the same. Unfreeze them, or attach anew with protect=[...] naming only what "
+                "steps would still move them. Unfreeze them, or attach again with protect=[...] naming only what "
                 "will be trained"
             )
         thawed = [n for n, p in self.model.named_parameters() if n in self._frozen and p.requires_grad]
@@ -182,17 +182,17 @@ class Learner:
             )
 
     def _check_stepped(self) -> None:
-        """An optimizer that the method is not attached to takes its steps without the method."""
+        """Warn of another optimizer, whose steps bypass the method."""
         if any(p._version != v for p, v in zip(self._protected, self._versions, strict=False)):
             warnings.warn(
                 f"the weights were trained in this task, but not with the optimizer that {self.method.name} is "
-                "attached to, so without the method: use that optimizer for all tasks, or attach anew to each new one "
+                "attached to, so without the method: use that optimizer for all tasks, or attach again to each new one "
                 "and carry the memory over with `state_dict` and `load_state_dict`",
                 stacklevel=4,
             )
 
     def full_precision(self) -> AbstractContextManager[object]:
-        """The method's own passes are made in the precision of the weights, also inside of autocast."""
+        """The method's own passes use the precision of the weights, even inside autocast."""
         kind = self.device.type
         return torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext()
 
@@ -210,9 +210,9 @@ class Learner:
         self._undo.append(lambda: owner.__setitem__(key, original))
 
     def seen_by(self, method: Method, parameters: dict[str, nn.Parameter], *, sole: bool) -> Learner:
-        """This learner as one of several methods sees it: good for one call, not to be kept.
+        """This learner as one of several methods sees it: valid for one call, not to be kept.
 
-        It has no batch size: what depends on all of a batch, such as a cache of inputs, belongs to the whole learner.
+        It has no batch size: what depends on a whole batch, such as a cache of inputs, belongs to the full learner.
         """
         view = copy(self)
         view.parameters, view._protected, view.method = parameters, list(parameters.values()), method
@@ -220,7 +220,7 @@ class Learner:
         return view
 
     def check_memory(self, inputs: Tensor) -> None:
-        """Warn, once, if the method will need more memory than there is."""
+        """Warn, once, if the method will need more memory than is available."""
         warning = None if self._warned else self.method.memory_warning(self, inputs)
         if warning:
             self._warned = True
@@ -228,7 +228,7 @@ class Learner:
 
     @property
     def device(self) -> torch.device:
-        """Where the model computes."""
+        """The device of the model."""
         return self._protected[0].device
 
     def to_model(self, inputs: Tensor) -> Tensor:
@@ -239,7 +239,7 @@ class Learner:
 
     @property
     def current_task(self) -> Task:
-        """The task being learnt; an error outside of one."""
+        """The task being learnt; an error if there is none."""
         if self.task is None:
             raise TrainingError(
                 "no task is being learnt: put the training inside `with learner.learning(data):`, "
@@ -253,7 +253,7 @@ class Learner:
         if isinstance(data, DataLoader):
             raise DataError(
                 "expected the training data, got a DataLoader, whose batches cannot be looked up by position: give its "
-                "data set, `with learner.learning(loader.dataset):`, and go on to train with the loader"
+                "data set, `with learner.learning(loader.dataset):`, and keep training with the loader"
             )
         number = self.tasks_done + 1
         split = data if isinstance(data, Split) else DatasetSplit(data)
@@ -280,13 +280,13 @@ class Learner:
     def merge(self) -> None:
         """Make `model.parameters()` complete in the middle of a task: call it before you average or log weights.
 
-        The fast path of the OGD family keeps part of the weights beside the layers until a task ends. `model(x)`,
+        The fast path of the OGD family keeps part of the weights outside the layers until a task ends. `model(x)`,
         `state_dict`, copies and pickles are right at any time without this.
         """
         self.method.merge(self)
 
     def note_weights(self) -> None:
-        """First part of a step: where the parameters are."""
+        """First part of a step: note where the parameters are."""
         _ = self.current_task
         self._versions = []
         if self._measures or self.stage == "update":
@@ -309,7 +309,7 @@ class Learner:
         if not self._penalised and self.tasks_done > 0 and not self._warned_of_penalty:
             self._warned_of_penalty = True
             warnings.warn(
-                f"{self.method.name} works through a penalty, which this step did without: add `learner.penalty()` to "
+                f"{self.method.name} works through a penalty, which this step left out: add `learner.penalty()` to "
                 "the loss before `backward()`",
                 stacklevel=6,
             )
@@ -326,10 +326,10 @@ class Learner:
             step = torch._foreach_sub(self._protected, self._before) if self._measures else []
             self.method.after_step(self, self._gradient, step)
 
-    # ---- disk and departure -------------------------------------------------------------------------------
+    # ---- saving and detaching -----------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """The method's state, with what is needed to see that it fits the model it is loaded into."""
+        """The method's state, with what is needed to check that it fits the model it is loaded into."""
         return {
             "method": self.method.name,
             "settings": self.method.settings(),
@@ -340,7 +340,7 @@ class Learner:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore what `state_dict` gave, into a learner with the same method and the same protected parameters."""
+        """Restore what `state_dict` returned, into a learner with the same method and the same protected parameters."""
         if state.get("method") != self.method.name:
             raise StoreError(
                 f"this is a state of method {state.get('method')!r}, not of {self.method.name!r}"
@@ -356,7 +356,7 @@ class Learner:
         self.method.load_state_dict(state["state"], self)
 
     def save(self, path: str | Path) -> None:
-        """Write the method's memory and state to one safetensors file. Save the model's weights beside it."""
+        """Write the method's memory and state to one safetensors file. Save the model's weights separately."""
         write_state(path, self.state_dict())
 
     def load(self, path: str | Path) -> None:
@@ -364,9 +364,11 @@ class Learner:
         self.load_state_dict(read_state(path))
 
     def detach(self) -> None:
-        """Take all hooks off: model and optimizer are as they were before `attach`."""
+        """Remove all hooks: model and optimizer are as they were before `attach`."""
         if self.task is not None:
-            raise TrainingError("detach inside a task: leave the `with learner.learning(data)` block first")
+            raise TrainingError(
+                "cannot detach inside a task: leave the `with learner.learning(data)` block first"
+            )
         for hook in self.hooks:
             hook.remove()
         self.hooks.clear()
@@ -380,7 +382,7 @@ def _dense_gradient(parameter: Tensor) -> Tensor:
 
 
 class _EvalModeHooks:
-    """Hooks that run a module in eval mode, whatever its mode is in between."""
+    """Hooks that run a module in eval mode, whatever its mode otherwise."""
 
     training = True
 

@@ -18,7 +18,7 @@ from orthocl.nets.heads import use_head
 
 @dataclass(frozen=True)
 class Remembered:
-    """Samples of one task: `index` says where they stand in its training data."""
+    """Samples of one task: `index` holds their positions in its training data."""
 
     task: int
     head: str
@@ -45,13 +45,13 @@ class Remembered:
 
     @classmethod
     def from_state_dict(cls, state: Mapping[str, Any]) -> Remembered:
-        """What `state_dict` gave."""
+        """The samples that `state_dict` returned."""
         return cls(**state)
 
 
 @dataclass
 class SampleMemory:
-    """Samples per finished task, in order of the tasks. A task seen again under its number replaces itself."""
+    """Samples per finished task, in order of the tasks. A task with a number seen before replaces the earlier one."""
 
     pieces: dict[int, Remembered] = field(default_factory=dict)
     _joined: list[tuple[str, Tensor, Tensor]] = field(default_factory=list, repr=False)
@@ -116,7 +116,7 @@ class SampleMemory:
         return {"pieces": [piece.state_dict() for piece in self]}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore what `state_dict` gave."""
+        """Restore what `state_dict` returned."""
         pieces = [Remembered.from_state_dict(piece) for piece in state["pieces"]]
         self.pieces = {piece.task: piece for piece in pieces}
         self._joined = []
@@ -124,7 +124,7 @@ class SampleMemory:
 
 @contextmanager
 def fixed_batch_statistics(model: nn.Module) -> Iterator[None]:
-    """Let no pass inside move the running statistics: they belong to the current task."""
+    """Keep passes inside the block from moving the running statistics, which belong to the current task."""
     tracking = [m for m in model.modules() if isinstance(m, _BatchNorm) and m.track_running_stats]
     for module in tracking:
         module.track_running_stats = False
@@ -154,6 +154,6 @@ def draw(learner: Learner, count: int) -> Remembered:
     inputs, targets = task.train.samples(index)
     # Contiguous, as they will be when read back from disk: rounding may depend on the layout.
     inputs, targets = learner.to_model(inputs).contiguous(), targets.to(learner.device).contiguous()
-    if not targets.is_floating_point():  # labels index logits: whatever integers they were, or booleans
+    if not targets.is_floating_point():  # labels index logits, so any integers or booleans become int64
         targets = targets.long()
     return Remembered(task.number, task.head, index, inputs, targets)

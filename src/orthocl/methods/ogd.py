@@ -28,12 +28,12 @@ from orthocl.tangents.planner import plan
 from orthocl.tangents.subspace import Subspace
 
 TYPICAL_BATCH = 32
-"""Batch size that the choice of engine assumes when the loop does not say."""
+"""Batch size that the choice of engine assumes if the loop gives none."""
 
 
 @dataclass
 class OGD(Method):
-    """Project each gradient on the orthogonal complement of the remembered tangents.
+    """Project each gradient onto the orthogonal complement of the remembered tangents.
 
     At the end of a task, the gradients v of the remembered outputs are added to the span E; from then on a
     gradient g is replaced by g - Pi_E g, so that <v, step> = 0: to first order, remembered outputs stay as they are.
@@ -49,13 +49,13 @@ class OGD(Method):
             learnt with the adapter, read weights with `model.state_dict()` or a copy of the model:
             `model.parameters()` lack the adapter's share, so use "project" if you average them as you train.
         storage: dtype of the stored factors, "float32", "float64" or "bfloat16"; None for the model's own.
-        input_cache: bytes that the runner may use, while a task is trained, to look the first layer's kernel with
-            the training data up instead of computing it again every epoch. In memory, or in a file in the folder
+        input_cache: bytes that the runner may use, while a task is trained, to look up the first layer's kernel with
+            the training data instead of computing it again every epoch. In memory, or in a file in the folder
             $ORTHOCL_SCRATCH if that is set: memory that the system can take back, at the same speed while it does not.
         energy: share of the tangents' squared norms that is kept, on average over them. Below 1.0, layers where that
             pays (convolutions, transformers) keep two small bases and a small core per tangent; what is stored is
             protected exactly, and its distance from the true tangents is among the monitors.
-        worst_energy: share that is kept of every single tangent; 0 asks nothing of single ones.
+        worst_energy: share that is kept of every single tangent; 0 for no such condition.
     """
 
     name: ClassVar[str] = "ogd"
@@ -81,11 +81,11 @@ class OGD(Method):
     """Task number -> positions of the remembered samples in its training data."""
 
     def begin_task(self, learner: Learner) -> None:
-        """Install the adapter where it pays."""
-        self.compression(learner)  # an impossible share is refused before anything is learnt
+        """Install the adapter where it is worthwhile."""
+        self.compression(learner)  # an impossible share is rejected before anything is learnt
         self.watch.begin(learner)
         self.peak = 0
-        # Beside other methods the gradient is not that of the loss alone, which is all that the adapter sees.
+        # With other methods the gradient is not that of the loss alone, which is all that the adapter sees.
         exact = self.engine != "project" and learner.stage == "gradient" and learner.sole
         if exact and self.subspace is not None and self.subspace.rank:
             self._install_adapter(learner, self.subspace)
@@ -131,7 +131,7 @@ class OGD(Method):
             self.watch.remember(piece, tangents)
 
     def collect(self, learner: Learner, piece: Remembered, earlier: Tangents | None = None) -> Tangents:
-        """Tangents of remembered samples at today's weights, through the head of their task.
+        """Tangents of remembered samples at the current weights, through the head of their task.
 
         Args:
             learner: the learner.
@@ -152,7 +152,7 @@ class OGD(Method):
             )
 
     def compression(self, learner: Learner) -> Compression:
-        """How much of the tangents is kept, and what the choice of representations may count on."""
+        """How much of the tangents is kept, and what the choice of representations may assume."""
         tasks = max(learner.tasks_expected or 0, learner.tasks_done + 1)
         return Compression(
             energy=self.energy,
@@ -176,7 +176,7 @@ class OGD(Method):
         adapter = Adapter(
             learner.model, subspace, learner.parameters, batch_size=learner.batch_size or TYPICAL_BATCH
         )
-        if learner.momentum() is not None:  # as the optimizer: a buffer that exists is not started anew
+        if learner.momentum() is not None:  # as in the optimizer: an existing buffer is not started again
             adapter.velocity = torch.zeros_like(adapter.alpha)
         if learner.batch_size is not None and self.input_cache:
             scratch = os.environ.get("ORTHOCL_SCRATCH")
@@ -197,12 +197,12 @@ class OGD(Method):
             learner.clean_momentum()  # the adapter held the rest of it
 
     def merge(self, learner: Learner) -> None:
-        """Fold what the adapter has learnt so far into the weights; training goes on as before."""
+        """Fold what the adapter has learnt so far into the weights; training continues as before."""
         if self.adapter is not None:
             self.adapter.merge()
 
     def refusal(self, learner: Learner) -> str | None:
-        """An adapter that was asked for, where it would see only a part of the gradient."""
+        """Refuse a requested adapter that would see only a part of the gradient."""
         if self.engine == "adapter" and not learner.sole:
             return (
                 f"{self.name} cannot use its adapter beside other methods, because it does not see their share of the "
@@ -211,7 +211,7 @@ class OGD(Method):
         return None
 
     def memory_warning(self, learner: Learner, inputs: Tensor) -> str | None:
-        """Whether the tangents of all expected tasks will fit in the memory that is free now."""
+        """Whether the tangents of all expected tasks will fit into the memory now free."""
         if not self.memory_per_task:
             return None
         tasks = learner.tasks_expected or learner.tasks_done + 1

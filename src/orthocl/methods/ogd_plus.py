@@ -1,4 +1,4 @@
-"""OGD+: OGD whose tangents are taken anew as the network moves."""
+"""OGD+: OGD whose tangents are recomputed as the network moves."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from orthocl.storage import tensor_bytes
 
 @dataclass
 class OGDPlus(OGD):
-    """Keep the samples too, and at the end of each task take the tangents of all of them at today's weights.
+    """Keep the samples too, and at the end of each task recompute the tangents of all of them at the current weights.
 
     OGD protects the outputs as they were linearised when each task ended; away from the infinitely wide limit the
     tangent kernel moves, and old tangents protect less and less. OGD+ refreshes them.
@@ -25,7 +25,7 @@ class OGDPlus(OGD):
     Args:
         memory_per_task: samples remembered per task.
         refresh: "replace" the old tangents by the new ones, or "append" the new ones to them.
-        memory_total: if given, a budget for all tasks together, shared evenly: old tasks give samples up.
+        memory_total: if given, a budget for all tasks together, shared evenly: old tasks give up samples.
     """
 
     name: ClassVar[str] = "ogd+"
@@ -37,7 +37,7 @@ class OGDPlus(OGD):
     memory: SampleMemory = field(default_factory=SampleMemory, init=False, repr=False)
 
     def remember(self, learner: Learner) -> None:
-        """Keep samples of the task, then take the tangents of all kept samples anew."""
+        """Keep samples of the task, then recompute the tangents of all kept samples."""
         task, count = learner.current_task, self.memory_per_task
         if self.memory_total is not None:
             seen = len(self.memory.pieces) + (task.number not in self.memory.pieces)

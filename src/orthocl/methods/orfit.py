@@ -25,8 +25,8 @@ class ORFit(OGD):
     """OGD on `components` directions in all: the principal ones of what was kept before and the new tangents.
 
     With B the rows kept (directions times singular values) and G a task's tangents, [B; G] = P S Q^T is decomposed
-    through its Gram matrix, and B <- S_k Q_k^T: the memory never grows. The paper takes each sample as a task of its
-    own and fits it in one step along the complement; here a task's samples are taken together, and steps are the
+    through its Gram matrix, and B <- S_k Q_k^T: the memory never grows. The paper treats each sample as a separate task
+    and fits it in one step along the complement; here a task's samples are taken together, and steps are the
     optimizer's.
 
     Args:

@@ -29,7 +29,7 @@ class Partition(Composite):
                 f"{type(self.parts).__name__}"
             )
         require_methods(list(self.parts.values()), "partition")
-        self.parts = dict(sorted(self.parts.items()))  # so that the order given has no influence on any draw
+        self.parts = dict(sorted(self.parts.items()))  # so that the order given does not influence any draw
         self.declare(", ".join(f"{prefix}: {method.name}" for prefix, method in self.parts.items()))
 
     @property
@@ -42,7 +42,7 @@ class Partition(Composite):
         return name == prefix or name.startswith(prefix + ".")
 
     def view(self, learner: Learner, member: str) -> Learner:
-        """The learner with the parameters of one part, and the part's method as its own."""
+        """The learner with the parameters and the method of one part."""
         own = {name: p for name, p in learner.parameters.items() if self.belongs(name, member)}
         view = learner.seen_by(self.parts[member], own, sole=True)
         view.stage = self._stages.get(member, view.stage)
@@ -57,7 +57,7 @@ class Partition(Composite):
                 self.view(learner, prefix).clean_momentum()
 
     def resume_task(self, learner: Learner) -> None:
-        """Decide as the task's beginning did."""
+        """Decide as at the beginning of the task."""
         self._decide_stages(learner)
         super().resume_task(learner)
 
@@ -85,8 +85,8 @@ class Partition(Composite):
 def partition(parts: Mapping[str, Method]) -> Partition:
     """Different methods for different parts of a model; what belongs to no part is trained plainly.
 
-    The parts do not overlap and act in the order of their names: the order given has no influence. Each may project.
-    A penalty that runs the model, such as that of `ER`, has a gradient by the other parts as well.
+    The parts do not overlap and act in the order of their names: the order given does not matter. Each may project.
+    A penalty that runs the model, such as that of `ER`, has a gradient in the other parts as well.
 
     Args:
         parts: leading part of the names of parameters, such as "encoder" -> its method.

@@ -19,7 +19,7 @@ from orthocl.methods.ogd import OGD
 class PCAOGD(OGD):
     """OGD on the `components` leading principal directions of the tangents of `memory_per_task` samples.
 
-    For tangents G (one row a sample) with Gram matrix G G^T = U S U^T, the directions kept are S^-1/2 U^T G for the
+    For tangents G (one row per sample) with Gram matrix G G^T = U S U^T, the directions kept are S^-1/2 U^T G for the
     largest eigenvalues: the best subspace of that dimension for the task's tangents.
 
     Args:

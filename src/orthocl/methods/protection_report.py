@@ -1,4 +1,4 @@
-"""Watch: is what a projecting method promises still true? Measured at the end of every task on a few probes."""
+"""Watch: whether a projecting method keeps its promise, measured at the end of every task on a few probes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from orthocl.tangents.subspace import Subspace
 PROBES = 10
 """Samples watched per task."""
 PROBE_BYTES = 2**24
-"""Bytes that the copies of a task's watched tangents may take: fewer are watched where tangents are large."""
+"""Bytes that the copies of a task's watched tangents may take: if tangents are large, fewer are watched."""
 NOTICEABLE = 0.01
 """Relative change of remembered outputs by batch statistics that is worth a warning."""
 
@@ -34,8 +34,9 @@ class Watch:
 
     `report` after task t:
       leak: share of the task's displacement that lies in the protected space (0 in exact arithmetic).
-      drift_cosine, drift_norm, drift_outside: stored tangents against those at today's weights, mean over the probes
-        of earlier tasks, before any refresh: cosine, relative norm, share of today's tangent outside the stored span.
+      drift_cosine, drift_norm, drift_outside: stored tangents against those at the current weights, mean over the
+        probes of earlier tasks, before any refresh: cosine, relative norm, share of the current tangent outside the
+        stored span.
       learning_rate_limit: gradient descent on the mean squared error of the linearised outputs diverges above it
         (estimated from the task's remembered samples).
     """
@@ -93,7 +94,7 @@ class Watch:
         self.refresh(piece, tangents)
 
     def refresh(self, piece: Remembered, tangents: Tangents) -> None:
-        """Take the probes of a task anew."""
+        """Recompute the probes of a task."""
         count = min(PROBES, len(piece))
         if tangents.errors is not None:
             self.probes[piece.task] = piece.first(count), None
@@ -104,7 +105,7 @@ class Watch:
 
     @torch.no_grad()
     def _warn_of_batch_statistics(self, learner: Learner) -> None:
-        """Batch statistics moved during the task: by how much did that alone change remembered outputs?"""
+        """By how much batch statistics that moved during the task changed remembered outputs, on their own."""
         buffers = dict(learner.model.named_buffers())
         today = {name: buffers[name].clone() for name in self.statistics}
         change = size = 0.0
@@ -147,7 +148,7 @@ class Watch:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore what `state_dict` gave."""
+        """Restore what `state_dict` returned."""
         self.start, self.statistics = list(state["start"]), dict(state["statistics"])
         self.report = dict(state["report"])
         self.probes = {

@@ -16,7 +16,7 @@ def _method(value: Any, spec: str) -> type[Method]:
         return value
     if isinstance(value, Method):
         raise SettingsError(
-            f"{spec} is an instance: give the class, and its settings beside it ([methods.NAME] in a file, --set)"
+            f"{spec} is an instance: give the class, and its settings separately ([methods.NAME] in a file, --set)"
         )
     raise SettingsError(f"{spec} is not a class derived from orthocl.Method")
 

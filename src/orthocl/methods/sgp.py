@@ -21,13 +21,13 @@ class SGP(GPM):
     """GPM with a weight in [0, 1] on each direction of the basis: g <- g - g M Lambda M^T.
 
     A direction whose singular value in the task's inputs is s gets (alpha + 1) s / (alpha s + largest s); over tasks
-    the weights of a direction add up, to 1 at most. Singular values of a task along directions that are there already
-    are those of M^T R, row by row.
+    the weights of a direction add up, to 1 at most. Singular values of a task along existing directions are those of
+    M^T R, row by row.
 
-    The gradient is scaled, which is no projection: with optimizers that bend it afterwards (Adam), so is the scaling.
+    The gradient is scaled, which is not a projection: optimizers that alter it afterwards (Adam) alter the scaling.
 
     Args:
-        memory_per_task: samples whose inputs are looked at when a task ends; they are not kept.
+        memory_per_task: samples whose inputs are used when a task ends; they are not kept.
         threshold: share of the inputs' energy that the basis holds after each task.
         alpha: the larger, the nearer to GPM.
     """
@@ -41,7 +41,7 @@ class SGP(GPM):
     """Weight -> Lambda, (groups, k)."""
 
     def protected(self, weight: str, gradient: Tensor) -> Tensor:
-        """The part of a layer's gradient that is taken out."""
+        """The part of a layer's gradient that is removed."""
         basis = self.inputs.bases[weight]
         return ((gradient @ basis) * self.importance[weight][:, None]) @ basis.mT
 

@@ -59,9 +59,7 @@ class SI(Method):
     def after_step(self, learner: Learner, gradient: Gradient, step: Gradient) -> None:
         """Add this step's share of the path integral."""
         loss_gradient = list(gradient)
-        if (
-            learner.tasks_done > 0
-        ):  # take the penalty's own gradient, at the weights before the step, off again
+        if learner.tasks_done > 0:  # subtract the penalty's own gradient, at the weights before the step
             before = torch._foreach_sub(list(learner.parameters.values()), list(step))
             pull = torch._foreach_mul(torch._foreach_sub(before, self.centre), self.importance)
             loss_gradient = list(torch._foreach_add(loss_gradient, pull, alpha=-2 * self.strength))

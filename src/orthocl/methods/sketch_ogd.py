@@ -21,9 +21,9 @@ from orthocl.tangents.tangents import Tangents
 
 @dataclass
 class SketchOGD(OGD):
-    """OGD on the span of a random sketch Y = Omega G of all tangents G so far: `sketch` rows, whatever comes.
+    """OGD on the span of a random sketch Y = Omega G of all tangents G so far: always `sketch` rows.
 
-    Omega has independent normal entries, drawn anew for the tangents of each task and never kept: Y <- Y + Omega_t G_t.
+    Omega has independent normal entries, drawn again for the tangents of each task, never kept: Y <- Y + Omega_t G_t.
     The row space of Y is close to the span of the leading right singular vectors of G (the paper's first variant).
 
     Args:

@@ -25,7 +25,7 @@ class StableSGD(Method):
     Args:
         decay: gamma: task t trains at learning rate * gamma^(t-1).
         dropout: rate set on every dropout layer of the model; None leaves them as they are.
-        batch_size: batch size for the runner; None for the runner's own. In your own loop the batches are yours.
+        batch_size: batch size for the training loop; None for the loop's own. In your own loop you choose the batches.
     """
 
     name: ClassVar[str] = "stable-sgd"
@@ -67,7 +67,7 @@ class StableSGD(Method):
                 learner.until_task_ends(vars(layer), "p", self.dropout)
 
     def refusal(self, learner: Learner) -> str | None:
-        """Dropout needs somewhere to happen."""
+        """Dropout needs a dropout layer."""
         if self.dropout is not None and not 0 <= self.dropout < 1:
             raise SettingsError(f"dropout is a rate from 0 to below 1, got {self.dropout}")
         if self.dropout and not _dropout_layers(learner.model):

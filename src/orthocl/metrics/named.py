@@ -1,6 +1,6 @@
 """Every metric by name, each a pure function of the accuracy matrix.
 
-The same words mean different things in different libraries; here each definition has a name of its own. T = 1 gives
+The same words mean different things in different libraries; here each definition has its own name. T = 1 gives
 NaN where a metric needs a second task.
 """
 
@@ -65,7 +65,7 @@ def forgetting(a: AccuracyMatrix) -> float:
 
 
 def forgetting_since_learnt(a: AccuracyMatrix) -> float:
-    """Forgetting with the best accuracy taken from when the task was learnt on, before the last task."""
+    """Forgetting with the best accuracy taken since the task was learnt, before the last task."""
     last = a.tasks
     return _mean(_max(a[t, task] for t in range(task, last)) - a[last, task] for task in _earlier(a))
 
@@ -155,6 +155,6 @@ def _mean(values: Iterable[float]) -> float:
 
 
 def _max(values: Iterable[float]) -> float:
-    """The largest value; NaN if any is, wherever it stands."""
+    """The largest value; NaN if any value is NaN, whatever its position."""
     found = list(values)
     return math.nan if any(math.isnan(value) for value in found) else max(found)

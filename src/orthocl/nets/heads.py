@@ -56,13 +56,13 @@ class MultiHead(nn.Module):
 
 
 def find_heads(model: nn.Module) -> MultiHead | None:
-    """The multi-head network that a model is, or has inside (as `torch.compile` and DataParallel do), or None."""
+    """The multi-head network that a model is, or wraps (as `torch.compile` and DataParallel do), or None."""
     return next((module for module in model.modules() if isinstance(module, MultiHead)), None)
 
 
 @contextmanager
 def use_head(model: nn.Module, head: str) -> Iterator[None]:
-    """Select a head for a while; does nothing on a model that has no heads to select."""
+    """Select a head inside a `with` block; does nothing on a model that has no heads to select."""
     heads = find_heads(model)
     if heads is None:
         yield

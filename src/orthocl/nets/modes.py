@@ -1,4 +1,4 @@
-"""Training and eval mode, put back as they were."""
+"""Eval mode inside a `with` block, with the earlier modes restored."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import nn
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Eval mode for a while; afterwards every module is in the mode that it was in.
+    """Eval mode inside a `with` block; afterwards every module is in its earlier mode.
 
     >>> model = nn.Sequential(nn.Dropout(), nn.Dropout().eval())
     >>> with evaluating(model):

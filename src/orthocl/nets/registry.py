@@ -1,9 +1,9 @@
 """Networks by name, module or file.
 
-A network of your own is a function or a class that takes what it needs of
+Your own network is a function or a class that takes, as far as it needs them,
 
     input_shape   shape of one sample
-    outputs       number of outputs; left out, or None, for a stream with several heads: return the trunk then
+    outputs       number of outputs; left out, or None, for a stream with several heads: then return the trunk
 
 and any settings by name, and returns a module.
 """
@@ -31,10 +31,10 @@ GIVEN = ("input_shape", "outputs")
 def _net(value: Any, spec: str) -> Builder:
     if isinstance(value, nn.Module):
         raise SettingsError(
-            f"{spec} is a network that exists already: give a function that makes one, because every run needs its own"
+            f"{spec} is already a network: give a function that builds one, because every run needs its own"
         )
     if not callable(value):
-        raise SettingsError(f"{spec} is not a function or class that makes a network")
+        raise SettingsError(f"{spec} is not a function or class that builds a network")
     builder: Builder = value
     return builder
 
@@ -56,7 +56,7 @@ def net_defaults(spec: str) -> dict[str, Any]:
 
 
 def check_net_settings(spec: str, settings: Mapping[str, Any]) -> None:
-    """Refuse settings that a network does not have, or of the wrong type."""
+    """Reject settings that a network does not have, or of the wrong type."""
     check_arguments(NETS[spec], settings, f"setting of net {spec!r}", besides=GIVEN)
 
 
@@ -140,11 +140,11 @@ def _check_outputs(net: nn.Module, spec: str, input_shape: Sequence[int], output
 
 
 def _output_size(net: nn.Module, input_shape: Sequence[int]) -> int | None:
-    """Outputs per sample, or None where a trial with zeros does not tell."""
+    """Outputs per sample, or None where a trial with zeros does not show it."""
     try:
         with torch.no_grad(), torch.random.fork_rng(devices=[]), evaluating(net):
             outputs = net(torch.zeros(2, *input_shape))
-    except Exception:  # a network may want integers, or anything else: training will say so
+    except Exception:  # a network may want integers, or anything else: training will report it
         return None
     plain = isinstance(outputs, torch.Tensor) and outputs.dim() == 2 and len(outputs) == 2
     return int(outputs.shape[1]) if plain else None

@@ -1,4 +1,4 @@
-"""What the authors' own code gave: the runs they recorded, and one that was made again with it."""
+"""Results of the authors' own code: the runs they recorded, and one that was repeated with it."""
 
 from __future__ import annotations
 

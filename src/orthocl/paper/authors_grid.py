@@ -1,4 +1,4 @@
-"""The authors' grid search on Split CIFAR-100 beside our runs: is the scale of EWC, SI and MAS right everywhere?
+"""The authors' grid search on Split CIFAR-100 and our runs: is the scale of EWC, SI and MAS right everywhere?
 
 Their 216 runs (one seed, 100 hidden units) are in `authors_cifar100.csv`. Ours are looked for among the runs of
 `experiments/authors_grid.toml` and of `experiments/split_cifar100_hidden_100.toml`, which has the protocol's point.
@@ -51,7 +51,7 @@ def _at(run: RunSettings, point: GridRun) -> bool:
 
 
 def grid_page(evidence: Evidence, comparable: bool = True) -> Page:
-    """The grid beside our runs, and the runs with the authors' hidden size."""
+    """The grid with our runs, and the runs with the authors' hidden size."""
     matched = [(point, ours_at(evidence, point)) for point in authors_grid()]
     matched = [(point, sample) for point, sample in matched if len(sample)]
     points = [

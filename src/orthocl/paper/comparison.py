@@ -1,4 +1,4 @@
-"""Comparison: our numbers beside the print and beside what the authors' code gave, as text in several formats."""
+"""Comparison: our numbers, the printed ones and those of the authors' code, as text in several formats."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HEADINGS = ("stream", "method", "what", "ours", "seeds", "print", "difference", 
 
 @dataclass(frozen=True)
 class Line:
-    """One number of ours with its company.
+    """One number of ours with those to compare it with.
 
     Args:
         stream: label of the stream.
@@ -74,7 +74,7 @@ class Comparison:
     Args:
         title: of the table.
         lines: its numbers.
-        comparable: whether the print speaks of the same problem.
+        comparable: whether the printed numbers are for the same problem.
         across: methods side by side, one row per stream and quantity.
     """
 
@@ -142,7 +142,7 @@ class Comparison:
         return [_values(line) for line in self.lines]
 
     def agreement(self) -> tuple[int, int]:
-        """How many lines lie within two standard errors of the print, of how many that can be told."""
+        """How many lines lie within two standard errors of the print, and how many could be compared."""
         told = [line.errors_apart for line in self.lines if not math.isnan(line.errors_apart)]
         return sum(abs(value) <= 2 for value in told), len(told)
 

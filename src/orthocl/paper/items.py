@@ -40,7 +40,7 @@ class Item:
         summary: one line for lists.
         make: the page from the records of its runs; None for the page that also needs predictions.
         experiments: files of `experiments/` whose runs it shows.
-        beside: files whose runs it shows if they are there, but does not ask for.
+        beside: files whose runs it shows if they exist, but does not require.
         streams: labels of the streams that it speaks of; all of its files by default.
         runs_needed: whether it needs records; settings alone serve otherwise.
         shown_without: whether it has something to show without any record.
@@ -112,7 +112,7 @@ def get_item(name: str) -> Item:
 
 
 def experiment_folder(scale: Scale = "full") -> Path:
-    """Where the experiment files are: beside this module in an installed package, else in the source tree."""
+    """Where the experiment files are: next to this module in an installed package, otherwise in the source tree."""
     here = Path(__file__).parent / "experiments"
     folder = here if here.is_dir() else Path(__file__).parents[3] / "experiments"
     return folder if scale == "full" else folder / "small"
@@ -128,7 +128,7 @@ def item_runs(
     """The runs of an item: some of its streams and seeds, or all.
 
     Raises:
-        SettingsError: when it has no such stream, or cannot be had at this scale.
+        SettingsError: when it has no such stream, or does not exist at this scale.
     """
     runs = _runs(item.experiments, item, scale, seeds, overrides)
     known = list(dict.fromkeys(run.stream_label for run in runs))

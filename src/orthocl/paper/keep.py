@@ -1,4 +1,4 @@
-"""Keep records: copy what finished runs found into a small store that goes into version control.
+"""Keep records: copy the results of finished runs into a small store that goes into version control.
 
 A store of kept records has runs/<id>/record.json and runs/<id>/settings.json and nothing else: no weights, no progress.
 """

@@ -21,7 +21,7 @@ class MissingRuns:
 
     @property
     def command(self) -> str:
-        """What makes them.
+        """The command that executes them.
 
         >>> MissingRuns("table_2", "cub200", ("ewc", "si"), (4, 5)).command
         'orthocl run experiments/table_2.toml --only cub200/ewc --only cub200/si --seed 4 --seed 5'

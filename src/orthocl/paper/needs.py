@@ -1,4 +1,4 @@
-"""What it takes to make an item: data, runs and hours, and what of it is already there."""
+"""What an item needs: data, runs and hours, and how much of it is already there."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Needs:
         runs: how many runs it consists of.
         finished: how many of them have a record.
         possible: those without a record whose data are there.
-        seconds: about how long they take on one core; None if it was not asked for or cannot be told.
+        seconds: about how long they take on one core; None if not requested or unknown.
     """
 
     data: tuple[DataNeed, ...]

@@ -40,13 +40,13 @@ class WordTable:
 
 @dataclass(frozen=True)
 class Page:
-    """What there is to say about one table or figure.
+    """Everything about one table or figure.
 
     Args:
         name: such as "table-2".
         title: a heading.
         caption: what the paper's item shows.
-        comparisons: numbers beside the print.
+        comparisons: our numbers and the printed ones.
         words: tables of words.
         verdicts: on the claims.
         draw: makes the figure; None for tables, and where there is nothing to draw yet.

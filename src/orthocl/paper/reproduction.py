@@ -1,6 +1,6 @@
-"""REPRODUCTION.md: every table and figure beside the print, from kept records and nothing else.
+"""REPRODUCTION.md: every table and figure compared with the paper, from kept records and nothing else.
 
-The same records give the same bytes: no date, no machine, no order of files enters.
+The same records give the same bytes: date, machine and order of files have no influence.
 """
 
 from __future__ import annotations
@@ -187,7 +187,7 @@ def update_readme(path: Path, table: str) -> bool:
     """Put the table of results between its marks in a Markdown file; whether that changed it.
 
     Raises:
-        SettingsError: when the marks are not there.
+        SettingsError: when the marks are missing.
     """
     text = path.read_text(encoding="utf-8")
     before, start, rest = text.partition(MARKS[0])

@@ -1,4 +1,4 @@
-"""Table 1: forgetting without (OGD) and with (OGD+) taking the tangents anew, with the over-parameterisation.
+"""Table 1: forgetting without (OGD) and with (OGD+) recomputing the tangents, with the over-parameterisation.
 
 Paper: Table 1 (`tab:exp:bench-Forgetting`), section 7.2. Its runs are those of `experiments/table_1.toml`.
 """

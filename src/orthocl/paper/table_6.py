@@ -1,4 +1,4 @@
-"""Table 6: the hyperparameters that experiments share, those printed beside those of `experiments/protocol.toml`.
+"""Table 6: the hyperparameters that experiments share, those printed and those of `experiments/protocol.toml`.
 
 Paper: Table 6 (`tab:hyperparam`), appendix. It needs no runs.
 """

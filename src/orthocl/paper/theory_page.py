@@ -1,8 +1,8 @@
-"""The paper's theory meets the runs: do its numbers rank what real networks forget?
+"""The paper's theory and the runs: do its numbers rank what real networks forget?
 
 For each stream: task dissimilarity, complexity, predicted forgetting (`predictions.py`) and the measured drift of the
-tangents (monitors in the records of OGD), beside the measured forgetting of every task. A predictor is worth something
-if it ranks tasks better than counting the tasks that come later, which needs no theory.
+tangents (monitors in the records of OGD), beside the measured forgetting of every task. A predictor is useful if it
+ranks tasks better than counting the tasks that come later, which needs no theory.
 """
 
 from __future__ import annotations

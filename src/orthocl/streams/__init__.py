@@ -1,4 +1,4 @@
-"""Tasks and streams: frozen data, in order."""
+"""Tasks and streams: immutable data, in order."""
 
 from orthocl.streams.arrays import DatasetSplit, TensorSplit, from_arrays, from_datasets
 from orthocl.streams.base import Split, Stream, Task, TaskKind

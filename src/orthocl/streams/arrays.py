@@ -1,4 +1,4 @@
-"""Streams of a user's own data: arrays, tensors or torch Datasets, one pair per task. Regression too."""
+"""Streams of the user's own data: arrays, tensors or torch Datasets, one pair per task. Regression too."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class TensorSplit(Split):
 class DatasetSplit(Split):
     """Any map-style torch Dataset of (input, target) pairs as a split, without copying it.
 
-    Samples are read when asked for; targets, when first needed, by reading each sample once.
+    Samples are read on demand; targets, when first needed, by reading each sample once.
 
     >>> data = TensorDataset(torch.arange(6.0).view(3, 2), torch.tensor([0, 1, 0]))
     >>> DatasetSplit(data).inputs(torch.tensor([2]))
@@ -117,14 +117,14 @@ def from_arrays(
         tasks: NumPy arrays or tensors. Inputs are converted to `dtype`, without scaling; class labels are
             integers from 0; regression targets are floats, (samples,) or (samples, outputs).
         heads: "shared" (all tasks have the same outputs) or "per-task" (each its own head).
-        kind: "classification" or "regression"; by default what the dtype of the first targets says.
+        kind: "classification" or "regression"; by default decided by the dtype of the first targets.
         outputs: number of classes or of regression outputs, one for all or one per task; by default counted.
         names: names of the tasks.
         name: name of the stream.
         dtype: of the inputs and of regression targets.
 
     Raises:
-        DataError: for data that training would stumble over; it names the task.
+        DataError: for data that cannot be trained on; it names the task.
 
     >>> import numpy as np
     >>> x, y = np.eye(4), np.array([0, 1, 2, 0])
@@ -235,7 +235,7 @@ def _input_shape(splits: list[tuple[TensorSplit, TensorSplit]]) -> tuple[int, ..
             if tuple(one.tensor.shape[1:]) != shape:
                 raise DataError(
                     f"task {number}, {part}: inputs have shape {tuple(one.tensor.shape[1:])} per sample, "
-                    f"those of task 1 {shape}: one network sees them all, so they must agree"
+                    f"those of task 1 {shape}: one network sees all of them, so they must agree"
                 )
     return shape
 
@@ -244,7 +244,7 @@ def _head_sizes(
     splits: list[tuple[TensorSplit, TensorSplit]], heads: Heads, outputs: int | Sequence[int] | None
 ) -> list[int]:
     if outputs is None:
-        # A test label beyond the training labels is a class nobody learns: it fails the check below.
+        # A test label beyond the training labels is a class that is never learnt: it fails the check below.
         needed = [needed_outputs(train.targets) for train, _ in splits]
         regression = splits[0][0].targets.is_floating_point()
         shared = needed[0] if regression else max(needed)

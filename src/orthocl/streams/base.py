@@ -1,4 +1,4 @@
-"""Task and Stream: frozen data, in order.
+"""Task and Stream: immutable data, in order.
 
 Paper: section 3.1, tasks T_1, ..., T_T.
 """
@@ -18,7 +18,7 @@ TaskKind = Literal["classification", "regression"]
 
 
 class Split(ABC):
-    """Samples of one task, train or test: targets in memory, inputs made when asked for."""
+    """Samples of one task, train or test: targets in memory, inputs produced on demand."""
 
     targets: Tensor
 
@@ -80,7 +80,7 @@ class Stream(ABC, Sequence[Task]):
         """The task at position `number`, counted from 1."""
 
     def check_number(self, number: int) -> None:
-        """Refuse a task number that the stream does not have."""
+        """Reject a task number that the stream does not have."""
         if not 1 <= number <= len(self):
             raise SettingsError(f"stream {self.name!r} has tasks 1 to {len(self)}, no task {number}")
 
@@ -100,6 +100,6 @@ class Stream(ABC, Sequence[Task]):
 
 
 def check_tasks(tasks: int) -> None:
-    """Refuse an impossible number of tasks."""
+    """Reject an impossible number of tasks."""
     if tasks < 1:
         raise SettingsError(f"a stream needs at least one task, got tasks={tasks}")

@@ -17,7 +17,7 @@ Array = Tensor | np.ndarray[Any, Any]
 def checked_samples(
     where: str, x: Array, y: Array, kind: TaskKind | None, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor]:
-    """Inputs and targets as tensors fit for training.
+    """Inputs and targets as tensors ready for training.
 
     Args:
         where: the task and part, for the errors.
@@ -27,7 +27,7 @@ def checked_samples(
         dtype: of the inputs and of regression targets.
 
     Raises:
-        DataError: for anything that training would stumble over.
+        DataError: for anything that cannot be trained on.
     """
     inputs, targets = _tensor(where, "inputs", x), _tensor(where, "targets", y)
     if inputs.ndim < 2:
@@ -55,7 +55,7 @@ def needed_outputs(targets: Tensor) -> int:
 
 
 def check_outputs(where: str, targets: Tensor, outputs: int) -> None:
-    """Refuse targets that a head of this size cannot be trained on."""
+    """Reject targets that a head of this size cannot be trained on."""
     need = needed_outputs(targets)
     if target_kind(targets) == "regression":
         if need != outputs:
@@ -114,7 +114,7 @@ def _tensor(where: str, what: str, array: Array) -> Tensor:
         raise DataError(f"{where}: {what} are not an array: {error}") from None
     if array.dtype.kind not in "fiub":
         raise DataError(f"{where}: {what} must be numbers, got an array of {array.dtype}")
-    # torch cannot share foreign byte orders, negative strides, read-only memory, nor types it lacks.
+    # torch cannot share foreign byte orders, negative strides, read-only memory, or types it lacks.
     if array.dtype.kind == "f" and array.dtype.itemsize > 8:
         array = array.astype(np.float64)
     if array.dtype.kind == "u" and array.dtype.itemsize > 1:

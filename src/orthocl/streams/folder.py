@@ -1,4 +1,4 @@
-"""A stream from a folder of images by class."""
+"""A stream from a folder of images sorted by class."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ def from_image_folder(
         size: side of the square that the network sees.
         grey: one channel instead of red, green, blue.
         test_fraction: part of each class held out for testing when there is no folder `test`, drawn by `seed`.
-        shuffle_classes: deal the classes out in a random order (by `seed`) instead of alphabetically.
-        seed: seed of the data; the run seed does not move it.
+        shuffle_classes: assign the classes in a random order (by `seed`) instead of alphabetically.
+        seed: seed of the data, independent of the run seed.
         train_size: training samples per task, balanced over classes; all by default.
         test_size: likewise for test samples.
         progress: called with what is read, images done and their total.

@@ -31,13 +31,13 @@ def from_npz(
 
     Args:
         arrays: the file, with the arrays x_train_1, y_train_1, x_test_1, y_test_1, x_train_2, ...
-        tasks: only the first so many tasks.
+        tasks: use only this many tasks, from the first.
         heads: "shared" (all tasks have the same outputs) or "per-task" (each its own head).
-        kind: "classification" or "regression"; by default what the targets say.
+        kind: "classification" or "regression"; by default decided by the targets.
         outputs: number of classes or of regression outputs; by default counted.
 
     Raises:
-        DataError: when arrays are missing, damaged, or training would stumble over them.
+        DataError: when arrays are missing, damaged, or cannot be trained on.
     """
     path = Path(arrays).expanduser()
     if not path.is_file():

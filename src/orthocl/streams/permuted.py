@@ -47,7 +47,7 @@ def permuted(
     Args:
         data: any image data; the channels of a pixel stay together.
         tasks: number of tasks.
-        seed: seed of the data; the run seed does not move it.
+        seed: seed of the data, independent of the run seed.
         train_size: training samples per task (the same in all), balanced over classes; all by default.
         test_size: likewise for test samples.
 

@@ -1,8 +1,8 @@
 """Streams by name, module or file; folders of images and files of arrays too.
 
-A stream of your own is a function that takes what it needs of `tasks`, `seed`, `train_size`, `test_size` and
-`data_root`, and any settings by name, and returns a Stream (see `from_arrays`, `from_datasets`) or a list of
-(x_train, y_train, x_test, y_test), one for each task.
+Your own stream is a function that takes whichever it needs of `tasks`, `seed`, `train_size`, `test_size` and
+`data_root`, and any settings by name, and returns a Stream (see `from_arrays`, `from_datasets`) or a list of (x_train,
+y_train, x_test, y_test), one for each task.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from orthocl.streams.rotated import rotated
 from orthocl.streams.split import split
 
 COMMON = ("tasks", "seed", "train_size", "test_size", "data_root")
-"""What every stream may be asked for; what else a function takes are its own settings."""
+"""Arguments that any stream may take; all other arguments of a function are its own settings."""
 
 
 @dataclass(frozen=True)
@@ -36,13 +36,13 @@ class StreamMaker:
 
     Args:
         summary: one line for lists.
-        build: function of what is common to streams, as far as it takes it, and of the options.
+        build: function of those common arguments that it takes, and of the options.
         tasks: default number of tasks; None where the data decide.
         options: further settings of `build`, with their defaults.
         types: their declared types.
         takes: which of `COMMON` the function takes.
         data: name of the data set that the stream is made of; empty where the stream brings its own data.
-        named: whether the stream is called by its spec, whatever name its function gives it.
+        named: whether the stream is called by its spec, whatever its function names it.
     """
 
     summary: str
@@ -55,7 +55,7 @@ class StreamMaker:
     named: bool = False
 
     def check(self, spec: str, options: Mapping[str, Any], common: Mapping[str, Any]) -> None:
-        """Refuse options that the stream does not have, values of the wrong type, and what it does not take."""
+        """Reject options that the stream does not have, values of the wrong type, and arguments it does not take."""
         check_names(f"setting of stream {spec!r}", options, self.options)
         for key, value in options.items():
             check_value(f"{key} of stream {spec!r}", value, self.types.get(key, Any))
@@ -90,7 +90,7 @@ def _on_any(summary: str, build: Callable[..., Stream], tasks: int | None) -> St
 
 
 def _of_function(function: Callable[..., Any], summary: str) -> StreamMaker:
-    """A stream that a function makes."""
+    """A stream that a function builds."""
     arguments = argument_types(function, besides=("progress",))
     common = [name for name in COMMON if name in arguments]
     options = {
@@ -109,7 +109,7 @@ def _stream(value: Any, spec: str) -> StreamMaker:
     if isinstance(value, Stream):
         return StreamMaker(value.name, lambda: value, len(value), takes=())
     if not callable(value):
-        raise SettingsError(f"{spec} is not a function that makes a stream")
+        raise SettingsError(f"{spec} is not a function that builds a stream")
     return _of_function(value, (value.__doc__ or spec).strip().splitlines()[0])
 
 
@@ -148,7 +148,7 @@ def is_data(path: Path) -> bool:
     """Whether a path is that of a folder or of an .npz file."""
     try:
         return path.is_dir() or (path.suffix == ".npz" and path.is_file())
-    except OSError:  # a name that no file can have
+    except OSError:  # not a possible file name
         return False
 
 
@@ -180,8 +180,8 @@ def make(
     Args:
         spec: one of `STREAMS`, "package.module:function", "file.py:function", a folder of images or an .npz file.
         tasks: number of tasks; the protocol's by default.
-        seed: seed of the data, apart from the seed of a run.
-        data_root: folder of the data sets; by default $ORTHOCL_DATA, else the user's cache folder.
+        seed: seed of the data, independent of the run seed.
+        data_root: folder with the data sets; by default $ORTHOCL_DATA, or the user's cache folder.
         train_size: training samples per task, balanced over classes; all by default.
         test_size: likewise for test samples.
         options: further settings of this stream: "step", "angles", "resample" of a rotated one,
@@ -189,8 +189,8 @@ def make(
             "arrays" of your own data.
 
     Raises:
-        SettingsError: for a name or a setting nobody knows.
-        DataError: when the data set is not there, or is damaged.
+        SettingsError: for an unknown name or setting.
+        DataError: when the data set is missing or damaged.
 
     >>> len(make("rotated-mnist-mini", tasks=4, train_size=100, options={"step": 10}))
     4

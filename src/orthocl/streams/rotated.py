@@ -60,7 +60,7 @@ def rotated(
         step: degrees from one task to the next.
         angles: the angles themselves; `tasks` and `step` are then not used.
         resample: "nearest" (the protocol's) or "bilinear", on the bytes of the images in both cases.
-        seed: seed of the data: here only of the subsets.
+        seed: seed of the data: here only for the subsets.
         train_size: training samples per task (the same in all), balanced over classes; all by default.
         test_size: likewise for test samples.
 
@@ -107,7 +107,7 @@ def rotated(
 def nearest_rotation(height: int, width: int, angle: float) -> PixelMap:
     """Counter-clockwise rotation about the centre, nearest neighbour, exactly as Pillow does it on uint8.
 
-    Pillow turns an image of pixel numbers (from 1, so that 0 marks what came from outside): that is the map.
+    Pillow turns an image of pixel numbers (from 1, so that 0 marks what came from outside): the result is the map.
     """
     numbers = np.arange(1, height * width + 1, dtype=np.int32).reshape(height, width)
     turned = np.asarray(Image.fromarray(numbers).rotate(angle, Image.Resampling.NEAREST)).ravel()
@@ -119,7 +119,7 @@ class BilinearRotation:
     """Counter-clockwise rotation about the centre, bilinear, exactly as Pillow does it on uint8.
 
     Each output pixel mixes four input pixels, by `right` along the row and by `below` down the column, and the
-    result is cut to an integer. At the border the nearest row or column stands in for the missing one.
+    result is cut to an integer. At the border the nearest row or column replaces the missing one.
 
     Args:
         corners: numbers of the four pixels, (4, pixels): upper left, upper right, lower left, lower right.
@@ -134,7 +134,7 @@ class BilinearRotation:
     outside: NDArray[np.int64]
 
     def __call__(self, pixels: Tensor) -> Tensor:
-        """Turn uint8 images, (samples, channels, pixels); a piece at a time, for the mixing is in float64."""
+        """Turn uint8 images, (samples, channels, pixels); a few at a time, because the mixing is in float64."""
         given = pixels.numpy()
         turned = np.empty_like(given)
         for first in range(0, len(given), 1024):
@@ -151,7 +151,7 @@ class BilinearRotation:
 def bilinear_rotation(height: int, width: int, angle: float) -> BilinearRotation:
     """The bilinear rotation of images of this size by `angle` degrees."""
     radians = -np.deg2rad(angle % 360.0)
-    # Rounded as Pillow does, so that its coordinates, and hence its pixels, are met exactly.
+    # Rounded as Pillow does, so that its coordinates, and hence its pixels, are matched exactly.
     cos, sin = round(float(np.cos(radians)), 15), round(float(np.sin(radians)), 15)
     centre_x, centre_y = width / 2, height / 2
     offset_x = cos * -centre_x + sin * -centre_y + centre_x

@@ -1,8 +1,8 @@
-"""Randomness of the data, apart from the randomness of a run.
+"""Randomness of the data, separate from the randomness of a run.
 
 Each component of a stream draws from its own generator, seeded by a hash of the component's name and the data
 seed. So methods compared under different run seeds see the same permutations, and a change in one component
-(say, the subset of samples) does not move another (the permutations).
+(say, the subset of samples) does not affect another (the permutations).
 """
 
 from __future__ import annotations

@@ -53,8 +53,8 @@ def split(
         data: any image data.
         tasks: number of tasks; as many as the classes allow by default.
         classes_per_task: classes in each task.
-        shuffle_classes: deal the classes out in a random order (by `seed`) instead of in label order.
-        seed: seed of the data; the run seed does not move it.
+        shuffle_classes: assign the classes in a random order (by `seed`) instead of in label order.
+        seed: seed of the data, independent of the run seed.
         train_size: training samples per task, balanced over classes; all by default.
         test_size: likewise for test samples.
 

@@ -1,4 +1,4 @@
-"""Views of data in memory: which rows, under which map of the pixels, normalised when read."""
+"""Views of data in memory: which rows, with which pixel map, normalised when read."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PARTS: tuple[Part, Part] = ("train", "test")
 
 
 class LabelledData(Protocol):
-    """What permuted, rotated and split streams need of a data set."""
+    """What permuted, rotated and split streams need from a data set."""
 
     @property
     def name(self) -> str:
@@ -89,7 +89,7 @@ class Normalisation:
 
 
 class View(Split):
-    """A view of stored samples. Many tasks share one store; only what is asked for becomes floats.
+    """A view of stored samples. Many tasks share one store; only requested samples become floats.
 
     Args:
         stored: all samples, (samples, channels, pixels) or (samples, features), of any dtype.

@@ -1,13 +1,13 @@
-"""The tangent adapter: OGD's projection for the price of a low-rank adapter.
+"""The tangent adapter: OGD's projection at the cost of a low-rank adapter.
 
-Paper: Algorithm 1, the projected update; this is the same trajectory, differently written.
+Paper: Algorithm 1, the projected update; this is the same trajectory, written differently.
 
 Within a task the projector I - G^T K^-1 G is fixed. A step of OGD is w <- w - lr (g - G^T K^-1 G g). Write
 w = u + G^T alpha: then u takes plain steps (the optimizer's own), and alpha <- alpha + lr K^-1 (G g), where
 G g is dL/dalpha, which the backward pass gives for free. At the end alpha is merged into the weights.
 
 Linear layers whose tangents are factored carry the adapter (see `adapted`); every other block is moved directly:
-its share of G g is read off the weights' gradients, and G^T of the step in alpha is added to the weights at once.
+its share of G g is computed from the weights' gradients, and G^T of the step in alpha is added to the weights at once.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from orthocl.tangents.tangents import Tangents, norm
 
 # A float32 inverse of K is used while its rounding, eps x condition, stays under this.
 ROUNDING_OF_INVERSE = 1e-2
-# Steps after which alpha is merged and the weights are re-anchored, so that rounding cannot pile up.
+# Steps after which alpha is merged and the weights are re-anchored, so that rounding cannot accumulate.
 ANCHOR_EVERY = 1000
-# Steps between two checks that all of the loss's gradient came through the adapted layers, and rows looked at.
+# Steps between two checks that all of the loss's gradient came through the adapted layers, and rows compared.
 CHECK_EVERY = 50
 CHECKED_ROWS = 8
 
@@ -69,7 +69,7 @@ class Adapter:
 
     Install it when a task begins and call `step` after every `optimizer.step()`, before the gradients are
     cleared. The optimizer must be plain SGD, with or without momentum, with one learning rate for all
-    protected parameters (`why_not_exact`), starting the task without momentum from elsewhere. All of the
+    protected parameters (`why_not_exact`), starting the task without momentum from earlier tasks. All of the
     loss must reach the protected weights through their layers' forward passes, and their gradients must
     not be changed (clipped, penalised) after the backward pass: every few steps this is checked.
 
@@ -192,11 +192,11 @@ class Adapter:
 
         Args:
             inputs: all training inputs of the task, in the order that `batch_index` counts.
-            budget: bytes that the cache may take; None for any.
-            scratch: a folder: the cache is then a file there, not memory. It goes with the adapter.
+            budget: bytes that the cache may take; None for no limit.
+            scratch: a folder: the cache is then a file there, not in memory. It is deleted with the adapter.
 
         Returns:
-            Bytes taken: 0 if no layer qualifies or the budget does not suffice.
+            Bytes taken: 0 if no layer qualifies or the budget is too small.
         """
         fill_caches(self.model, self.layers, inputs, budget, scratch)
         return self.cached_bytes
@@ -267,16 +267,16 @@ class Adapter:
         return [layer.module.weight, layer.module.bias][: len(layer.block.names)]
 
     def zero_grad(self) -> None:
-        """Forget the gradients since the last step, as when a batch is skipped."""
+        """Discard the gradients since the last step, as when a batch is skipped."""
         self.gradient.zero_()
 
     # ---- merging
 
     @torch.no_grad()
     def merge(self) -> None:
-        """Fold alpha into the weights and take out what rounding has let into the protected span.
+        """Fold alpha into the weights and remove what rounding has let into the protected span.
 
-        Exact at any time, and training goes on as if nothing had happened.
+        Exact at any time, and training continues unaffected.
         """
         if self.tangents is None or self._since_merge == 0:
             return
@@ -297,7 +297,7 @@ class Adapter:
             self.velocity.zero_()
 
     def pause(self) -> bool:
-        """Merge and stand aside: layers compute plainly until `resume`, which takes the value returned here."""
+        """Merge and deactivate: layers compute plainly until `resume`, which takes the value returned here."""
         before, self.idle = self.idle, True
         self.merge()
         return before
@@ -308,7 +308,7 @@ class Adapter:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """A while without the adapter: its gradients do not count."""
+        """A `with` block without the adapter: gradients inside it do not count."""
         before = self.pause()
         try:
             yield
@@ -316,19 +316,19 @@ class Adapter:
             self.resume(before)
 
     def forget(self) -> None:
-        """Start over from the weights that the next forward pass will find: others are being loaded."""
+        """Start over from the weights that the next forward pass will find: new ones are being loaded."""
         self.alpha.zero_()
         self.gradient.zero_()
         self._since_merge = 0
         self.stale = True
 
     def reanchor(self) -> None:
-        """Count the displacement from the weights as they are."""
+        """Measure the displacement from the current weights."""
         self._anchor = [parameter.detach().clone() for parameter in self.parameters]
         self.stale = False
 
     def remove(self) -> None:
-        """Merge, and give the model its own layers back."""
+        """Merge, and restore the model's own layers."""
         self.merge()
         for layer in self.layers:
             uninstall(layer.module)
@@ -351,7 +351,7 @@ class Adapter:
         }
 
     def load_state_dict(self, state: Mapping[str, object]) -> None:
-        """Go on from a checkpoint, with the raw weights and the subspace already restored."""
+        """Resume from a checkpoint, with the raw weights and the subspace already restored."""
         alpha, anchor, velocity = state["alpha"], state["anchor"], state["velocity"]
         if not isinstance(anchor, list) or [a.shape for a in anchor] != [p.shape for p in self.parameters]:
             raise StoreError("the saved adapter belongs to other parameters than this one")

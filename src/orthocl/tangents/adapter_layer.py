@@ -1,4 +1,4 @@
-"""A linear layer with a tangent adapter on it, forward and backward by hand.
+"""A linear layer with a tangent adapter, forward and backward written by hand.
 
 With u the plain weights and alpha one number per remembered tangent, shared by all layers, the effective weights are
 w = u + G^T alpha. For a linear layer that is (A, D the layer's factors, S the kernel of the batch)
@@ -41,7 +41,7 @@ class AdapterLayer:
 
     @property
     def factors(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """A, A^T, D, D^T in the type of the weights: the stored tensors themselves, or converted for now."""
+        """A, A^T, D, D^T in the type of the weights: the stored tensors themselves, or temporary conversions."""
         if self._views is not None:
             return self._views
         return _views(self.block.inputs.to(self.dtype), self.block.deltas.to(self.dtype))
@@ -68,7 +68,7 @@ class AdapterLayer:
         if abs(float(kernel[0, 0]) - truth) > 1e-3 * (1.0 + abs(truth)):
             raise TrainingError(
                 "the inputs of this batch are not the cached ones that `batch_index` names: leave "
-                "`batch_index` at None for augmented inputs, or cache the inputs that are really used"
+                "`batch_index` at None for augmented inputs, or cache the inputs that are actually used"
             )
         return kernel
 
@@ -78,7 +78,7 @@ class AdapterLayer:
         Args:
             z: outputs of the plain layer, changed in place.
             kernel: S.
-            scratch: a tensor like S whose contents nobody needs, to save making one.
+            scratch: a tensor like S that may be overwritten, to avoid allocating one.
         """
         alpha, deltas = self.adapter.alpha, self.factors[2]
         if self.block.source is None:
@@ -93,9 +93,9 @@ class AdapterLayer:
 
         Args:
             dz: derivatives by the outputs.
-            kernel: S; with `scratch`, its contents are spent.
+            kernel: S; with `scratch`, it is overwritten.
             alpha: as it was in the forward pass.
-            dx: derivatives of the plain layer by its inputs, changed in place; None if they are not wanted.
+            dx: derivatives of the plain layer by its inputs, changed in place; None if they are not needed.
             scratch: as in `add_outputs`.
         """
         inputs, _, deltas, deltas_t = self.factors
@@ -147,7 +147,7 @@ class _AdaptedProduct(Function):
         layer: AdapterLayer = ctx.layer
         needs_x, needs_weight, needs_bias, _ = ctx.needs_input_grad
         if torch.is_grad_enabled():
-            # A graph of the gradient is wanted, for derivatives of it. They pass by alpha, which the check notices.
+            # The graph of the gradient is needed, for its derivatives. They bypass alpha, which the check notices.
             merged = weight + layer.block.combine(alpha)[0].to(weight.dtype)
             return dz @ merged, dz.t() @ x, dz.sum(0) if needs_bias else None, None
         dx = dz @ weight if needs_x else None
@@ -156,7 +156,7 @@ class _AdaptedProduct(Function):
 
 
 class AdaptedLinear(nn.Linear):
-    """What `nn.Linear` modules become while an adapter is installed, by a change of class and back.
+    """What `nn.Linear` modules become while an adapter is installed, by changing their class and back.
 
     Copies, pickles and state dicts are those of an ordinary `nn.Linear` with the merged weights.
     """
@@ -171,7 +171,7 @@ class AdaptedLinear(nn.Linear):
             adapter.reanchor()
         if adapter.idle:
             return functional.linear(input, self.weight, self.bias)
-        # `self.weight` would take longer: modules look it up by hand.
+        # `self.weight` would take longer: modules look it up in Python.
         weight, bias = self._parameters["weight"], self._parameters["bias"]
         if weight is None or weight.grad is None:  # cleared: the gradients of a skipped batch do not count
             adapter.gradient.zero_()

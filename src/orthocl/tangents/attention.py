@@ -28,7 +28,7 @@ class Use:
         z: outputs, part of the graph.
         start: the weight's first row that was used.
         rows: all rows of the weight, or None if all were used.
-        returned: what the layer's caller was given.
+        returned: what the layer returned to its caller.
     """
 
     x: Tensor
@@ -55,7 +55,7 @@ def readable_attention(module: nn.Module) -> bool:
 
 
 def watch_projections(module: nn.MultiheadAttention, note: Callable[[Use], None]) -> Callable[[], None]:
-    """Tell `note` every use of the packed input projection; returns what ends it."""
+    """Report every use of the packed input projection to `note`; returns a function that stops it."""
     own = module.forward
 
     def forward(query: Tensor, key: Tensor, value: Tensor, *args: Any, **settings: Any) -> Any:

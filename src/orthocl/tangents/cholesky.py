@@ -1,4 +1,4 @@
-"""A Cholesky factor that grows: rows join a few at a time, dependent ones are turned away."""
+"""A Cholesky factor that grows: rows join a few at a time, dependent ones are rejected."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ROUNDINGS = 16.0
 class GrowingCholesky:
     """L with L L^T = K in float64, as panels of rows: each panel holds rows start..end up to column end.
 
-    Growing never copies what is there, and the storage is half of a square matrix.
+    Growing never copies existing rows, and the storage is half of a square matrix.
 
     >>> factor = GrowingCholesky()
     >>> gram = torch.tensor([[4.0, 2.0], [2.0, 5.0]], dtype=torch.float64)
@@ -82,11 +82,11 @@ class GrowingCholesky:
     def extend(self, cross: Tensor, gram: Tensor, scale: float, tolerance: float) -> Tensor:
         """Join new rows and return the indices of those that were kept, in the order of the new rows of L.
 
-        A row is turned away if its squared distance from the span of the others is at most tolerance x
+        A row is rejected if its squared distance from the span of the others is at most tolerance x
         scale: it adds no direction, only rounding noise divided by almost nothing. Its distance is the
         difference of its norm and that of K^-1-weighted rows, x^T K x with x = K^-1 c; where the present rows
         are almost dependent, x is large and the rounding of K, eps x scale x ||x||^2, hides the distance:
-        a distance that is no larger than that is not one either.
+        a distance no larger than that counts as zero, too.
 
         Args:
             cross: inner products of the present rows with the new ones, (size, n).
@@ -98,7 +98,7 @@ class GrowingCholesky:
         return self.join(projected, gram - projected.t() @ projected, scale, tolerance)
 
     def join(self, projected: Tensor, rest: Tensor, scale: float, tolerance: float) -> Tensor:
-        """`extend` for callers who have L^-1 B and what is left of the new inner products already."""
+        """`extend` for callers that already have L^-1 B and the remainder of the new inner products."""
         threshold = torch.full_like(rest.diagonal(), tolerance * scale)
         if self.size:
             hidden = self.solve_upper(projected).square().sum(0)
@@ -121,7 +121,7 @@ class GrowingCholesky:
 def independent_rows(matrix: Tensor, threshold: Tensor, clear: float) -> tuple[Tensor, Tensor]:
     """Rows whose remaining diagonal exceeds their threshold, and L with L L^T = matrix[rows][:, rows].
 
-    Without pivoting only what is far from dependent can be told apart from it: the plain factor is taken when
+    Without pivoting, only rows far from dependent can be recognised as independent: the plain factor is taken when
     every squared pivot is above `clear` too.
 
     >>> rows, factor = independent_rows(torch.ones(3, 3), torch.full((3,), 1e-6), clear=1e-6)

@@ -5,9 +5,9 @@ Paper: section 3, the vectors v (OGD-GTL, OGD-AVE, OGD-ALL of Farajtabar et al.)
 One forward and one backward pass of the SUM of the remembered outputs give every layer's input and output
 derivative for the whole batch, because in eval mode no layer mixes samples: row n of the sum's derivative is
 d f_n / d z_n. One further backward pass of a randomly weighted sum, with respect to the weights, then checks
-every row at once: weighted rows must add up to what autograd says. A layer that fails (weights shared between
-calls, tied, or used behind the layer's back) gets explicit per-sample gradients; a model whose samples really
-do mix is refused.
+every row at once: weighted rows must add up to autograd's result. A layer that fails (weights shared between
+calls, tied, or used without calling the layer) gets explicit per-sample gradients; a model whose samples do mix is
+refused.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ __all__ = [
 ]
 
 Variant = Literal["gtl", "ave", "all"]
-# Disagreement with autograd above which a layer's rows are not believed: relative to the layer's gradient, and
-# (for gradients that are zero but for rounding) relative to the whole gradient.
+# Disagreement with autograd above which a layer's rows are not trusted: relative to the layer's gradient, and
+# (for gradients that are zero up to rounding) relative to the whole gradient.
 AGREEMENT = {torch.float64: (1e-7, 1e-12), torch.float32: (2e-3, 3e-5)}
 CHUNK = 256
-# Fewer where all positions of all samples are looked at together.
+# Fewer where all positions of all samples are processed together.
 COMPRESSED_CHUNK = 128
 
 
@@ -81,7 +81,7 @@ def remembered_outputs(outputs: Tensor, targets: Tensor, variant: Variant) -> Te
 
 
 def _checked(outputs: Tensor, targets: Tensor, variant: Variant) -> Tensor:
-    """The remembered outputs of a batch, after a look at the labels and at the numbers."""
+    """The remembered outputs of a batch, after checking the labels and the numbers."""
     if variant == "gtl" and isinstance(outputs, Tensor) and outputs.dim() == 2 and outputs.shape[1] > 1:
         wrong = targets[(targets < 0) | (targets >= outputs.shape[1])]
         if not targets.is_floating_point() and len(wrong):
@@ -120,7 +120,7 @@ class _Truth:
         return _Truth(weights, gradient, whole * float(norm([*gradient.values(), weights])))
 
     def agrees(self, block: Block) -> bool:
-        """Whether a block's weighted rows add up to the gradient, but for rounding."""
+        """Whether a block's weighted rows add up to the gradient, up to rounding."""
         own = AGREEMENT.get(self.weights.dtype, (2e-2, 1e-3))[0]
         for name, found in zip(block.names, block.combine(self.weights.flatten()), strict=True):
             truth = self.gradient[name]
@@ -196,7 +196,7 @@ class Collector:
         )
         found: list[Block] = []
         for place, (layer, use) in enumerate(uses):
-            if use.z.numel() == 0:  # an expert that no sample was sent to
+            if use.z.numel() == 0:  # an expert that received no sample
                 zero = layers.silent(layer.module, layer.names, remembered)
                 found += [] if zero is None else [zero]
                 continue
@@ -267,7 +267,7 @@ def collect(
 ) -> Tangents:
     """Gradients of the remembered outputs of some samples, as factors.
 
-    The model is in eval mode meanwhile; select its head first. Linear layers, convolutions, attention, norm
+    The model is put into eval mode meanwhile; select its head first. Linear layers, convolutions, attention, norm
     layers and embeddings are read off one backward pass, also where a weight is used in several places; other
     parameters are differentiated sample by sample.
 

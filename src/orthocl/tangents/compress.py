@@ -8,7 +8,7 @@ one level for all layers and both sides cuts the pooled squared singular values,
 stays below 1 - energy per tangent (the bound of the higher-order singular value decomposition). The error that is
 reported is measured: |G_n|^2 - |C_n|^2, summed over layers.
 
-Bases that exist are extended, never turned: cores of earlier tangents stay what they are.
+Existing bases are extended, never rotated: cores of earlier tangents stay the same.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class Compression:
 
     Args:
         energy: share of the tangents' squared norms kept on average; 1.0 keeps them exactly.
-        worst: share kept of every single one of them.
-        rows: tangents expected in the end, for the choice of representations.
+        worst: share kept of every single tangent.
+        rows: tangents expected in total, for the choice of representations.
         batch_size: samples per step if factored layers can be adapted, None if not.
     """
 
@@ -133,7 +133,7 @@ def _compressed(block: Block | None) -> Compressed | None:
 
 
 def _may_compress(names: tuple[str, ...], known: Mapping[tuple[str, ...], Block]) -> bool:
-    """Layers keep the representation that their first tangents were given."""
+    """Layers keep the representation chosen for their first tangents."""
     return isinstance(known[names], Compressed) if names in known else True
 
 
@@ -147,9 +147,9 @@ def _prepare(layers: Sequence[_Layer], scale: Tensor, left_out: float) -> None:
 
 
 def _rows(found: Patches, scale: Tensor, bases: tuple[Tensor, Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
-    """Rows (groups, n, width) with the Gram matrices of s_n G_n and of s_n G_n^T, outside of the bases so far.
+    """Rows (groups, n, width) with the Gram matrices of s_n G_n and of s_n G_n^T, outside the bases so far.
 
-    The bias counts as an input of 1 in the latter; in the former it is left out, because it is kept in any case.
+    The bias counts as an input of 1 in the latter; in the former it is left out, because it is always kept.
     """
     dtype = accurate(found.deltas.dtype)
     known = [basis.to(dtype) for basis in bases]
@@ -264,7 +264,7 @@ def _errors(layer: _Layer) -> Tensor:
 def _block(layer: _Layer) -> Compressed:
     k, r = layer.core()
     inputs, outputs = layer.bases or layer.old()
-    # Whole bases as they are, so that tangents that add nothing to them share them.
+    # Unchanged bases are kept as they are, so that tangents that add nothing to them share them.
     inputs = inputs if inputs.shape[2] <= k else inputs[..., :k].contiguous()
     outputs = outputs if outputs.shape[2] <= r else outputs[..., :r].contiguous()
     cores = _trimmed(layer).contiguous()

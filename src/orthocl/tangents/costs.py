@@ -14,10 +14,10 @@ The adapter's four products, x A^T and (S alpha) D forwards, dz D^T and (E alpha
 layer's p weights: that is cheaper when B (i + o) < i o. The first layer needs no derivative of its input, and
 with a cached input kernel no x A^T either: 2 B m o remain.
 
-Time is not arithmetic alone: all that is stored is read once in each of the two products, and a processor makes about
-`READ` multiply-adds while it reads one number. The rule, one for every layer: the representation with the smallest
-product of time and numbers stored. So one that is x times slower is taken only if it is more than x times smaller.
-(Patches are taken into consideration only where they are `PATCHES_MUST_SAVE` times smaller than dense rows.)
+Time is not arithmetic alone: all that is stored is read once in each of the two products, and a processor performs
+about `READ` multiply-adds while it reads one number. The rule, one for every layer: the representation with the
+smallest product of time and numbers stored. So one that is x times slower is chosen only if it is more than x times
+smaller. (Patches are considered only where they are `PATCHES_MUST_SAVE` times smaller than dense rows.)
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from orthocl.tangents.last_layer import OneOutputRows, by_output
 # Multiply-adds that take as long as reading one number from memory: an assumption about processors, not measured here.
 READ = 16
 PATCHES_MUST_SAVE = 4
-# Sparse rows of an embedding must be this many times smaller than dense ones, which are quicker to use.
+# Sparse rows of an embedding must be this many times smaller than dense ones, which are faster to use.
 SPARSE_MUST_SAVE = 2
 
 Step = Literal["adapter", "by output", "directly"]
@@ -52,7 +52,7 @@ class LayerShape:
         positions: positions per sample; 1 for a linear layer on vectors.
         input_numbers: numbers of the stored input of one sample (the map, not its patches).
         parameters: protected weights and biases.
-        groups: groups of a convolution, each with `inputs` and `outputs` of its own; such layers are stored dense
+        groups: groups of a convolution, each with its own `inputs` and `outputs`; such layers are stored dense
             or compressed.
     """
 
@@ -103,7 +103,7 @@ class LayerShape:
     def price(
         self, kind: Kind, rows: int, logits: int = 1, core: Core | None = None, batch_size: int | None = None
     ) -> float:
-        """Time x numbers of a layer's share of `rows` tangents: what the choice of a representation goes by.
+        """Time x numbers of a layer's share of `rows` tangents: the criterion for choosing a representation.
 
         Args:
             kind: the representation.
@@ -159,7 +159,7 @@ def adapter_is_cheaper(shape: LayerShape, batch_size: int) -> bool:
 def step_of(
     block: Block, module: nn.Module | None, batch_size: int, dtype: torch.dtype
 ) -> tuple[Step, OneOutputRows | None]:
-    """How the adapter path moves a layer: with an adapter on it, by its output, or directly.
+    """How the adapter path moves a layer: with an adapter, by output, or directly.
 
     Args:
         block: the layer's tangents.
@@ -168,7 +168,7 @@ def step_of(
         dtype: type of the parameters.
 
     Returns:
-        The way, and the rows sorted by output where that is the way.
+        The way, and the rows sorted by output where that way is chosen.
     """
     if not isinstance(block, Factored):
         return "directly", None

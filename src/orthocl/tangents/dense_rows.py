@@ -1,4 +1,4 @@
-"""Explicit per-sample gradients: for parameters that no layer of `layers` explains."""
+"""Explicit per-sample gradients: for parameters that `layers` does not cover."""
 
 from __future__ import annotations
 

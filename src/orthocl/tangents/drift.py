@@ -1,7 +1,7 @@
-"""Drift: how far the stored tangents are from today's.
+"""Drift: how far the stored tangents are from the current ones.
 
 Paper: section 6. OGD protects the outputs as linearised when each task ended; as the network moves, stored tangents
-protect today's outputs less and less. OGD+ takes them anew.
+protect the current outputs less and less. OGD+ recomputes them.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ class Drift:
     """Means over the rows. Without drift: cosine 1, relative norm 1, outside 0.
 
     Args:
-        cosine: of the angle between a stored tangent and today's.
-        relative_norm: norm of today's tangent / norm of the stored one.
-        outside: norm of the part of today's tangent outside of the stored span / its norm: what is unprotected.
+        cosine: of the angle between a stored tangent and the current one.
+        relative_norm: norm of the current tangent / norm of the stored one.
+        outside: norm of the part of the current tangent outside the stored span / its norm: what is unprotected.
     """
 
     cosine: float
@@ -29,7 +29,7 @@ class Drift:
 
 
 def drift(stored: Tangents, current: Tangents, subspace: Subspace) -> Drift:
-    """Compare stored tangents with those of the same outputs at today's weights.
+    """Compare stored tangents with those of the same outputs at the current weights.
 
     Args:
         stored: tangents as they were remembered.

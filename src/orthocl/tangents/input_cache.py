@@ -61,9 +61,9 @@ def _inputs(inputs: Split | Tensor, rows: slice, like: Tensor) -> Tensor:
 
 
 def file_tensor(shape: tuple[int, ...], dtype: torch.dtype, folder: Path) -> Tensor:
-    """A tensor whose numbers are in a nameless file of this folder, which goes when the tensor goes.
+    """A tensor whose numbers are in an unnamed file in this folder, which is deleted with the tensor.
 
-    The system keeps in memory what is in use, and gives it up when programs need the memory.
+    The system keeps in memory what is in use, and releases it when programs need the memory.
 
     >>> table = file_tensor((2, 3), torch.float32, Path(tempfile.gettempdir()))
     >>> table.fill_(1.0).sum()
@@ -72,7 +72,7 @@ def file_tensor(shape: tuple[int, ...], dtype: torch.dtype, folder: Path) -> Ten
     size = prod(shape) * dtype.itemsize
     try:
         with tempfile.NamedTemporaryFile(dir=folder, prefix="orthocl-") as file:
-            if hasattr(os, "posix_fallocate") and size:  # a full disk is noticed now, not by a crash later
+            if hasattr(os, "posix_fallocate") and size:  # notice a full disk now, not by a crash later
                 os.posix_fallocate(file.fileno(), 0, size)
             return torch.from_file(file.name, shared=True, size=prod(shape), dtype=dtype).view(shape)
     except (OSError, RuntimeError) as error:

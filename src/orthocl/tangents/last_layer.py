@@ -1,7 +1,7 @@
 """Tangents of the last layer, whose remembered outputs are its own: each row has one output.
 
-With one remembered logit per sample, D of the last layer is one-hot, and row n of G_l is a multiple of the input beside
-weight y(n) only. Sorted by output, G_l g and G_l^T w then take m i multiply-adds instead of m i o.
+With one remembered logit per sample, D of the last layer is one-hot, and row n of G_l is a multiple of the input, in
+row y(n) of the weight only. Sorted by output, G_l g and G_l^T w then take m i multiply-adds instead of m i o.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from orthocl.tangents.blocks import Factored
 
-# Rows are padded to equally many per output: not worth it if that makes them more than this many times as many.
+# Rows are padded to the same number per output: not worth it if that multiplies their number by more than this.
 LARGEST_PADDING = 2.0
 
 

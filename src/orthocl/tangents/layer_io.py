@@ -1,4 +1,4 @@
-"""layer_io: what goes into each layer and the derivatives by what comes out, sample by sample.
+"""layer_io: the inputs of each layer and the derivatives by its outputs, sample by sample.
 
 For methods that protect the inputs of layers (Gradient Projection Memory and its family) or build Kronecker factors. A
 layer with weights W, inputs a and outputs z = W a at each of its positions (pixels of a convolution, words of a
@@ -45,7 +45,7 @@ def layer_io(
 ) -> dict[str, LayerIO]:
     """Inputs and output derivatives of the linear and convolutional layers, by the name of their weight.
 
-    The model is in eval mode meanwhile, as where tangents are taken; select its head before.
+    The model is put into eval mode meanwhile, as for collecting tangents; select its head first.
 
     Args:
         model: the network.

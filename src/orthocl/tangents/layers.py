@@ -2,8 +2,8 @@
 
 Every function here takes what hooks recorded for one call of a module, its input x (n samples) and the
 derivatives d of the remembered outputs with respect to its output, (n, k, ...) for k remembered outputs per
-sample, and returns the layer's blocks of n k rows, sample-major. None is returned where the gradient cannot be
-read off: those parameters then get explicit per-sample gradients.
+sample, and returns the layer's blocks of n k rows, sample-major. None is returned where they do not determine the
+gradient: those parameters then get explicit per-sample gradients.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SUPPORTED = (*LINEAR, *PLAIN, *TRANSPOSED, *BATCH_NORMS, nn.LayerNorm, nn.GroupN
 
 
 def supported(module: nn.Module) -> bool:
-    """Whether `read` knows the layer; a linear one that carries a tangent adapter is one while that is paused."""
+    """Whether `read` supports the layer; a linear layer with a tangent adapter counts while that is paused."""
     return type(module) in SUPPORTED or _adapted(module) or _multiplies_from_the_right(module)
 
 
@@ -47,7 +47,7 @@ def _multiplies_from_the_right(module: nn.Module) -> bool:
 
 
 def read(module: nn.Module, names: dict[str, str], x: Tensor, d: Tensor) -> list[Block] | None:
-    """The blocks of a layer as they come: sums of outer products as patches, whatever will be made of them.
+    """The blocks of a layer before a representation is chosen: sums of outer products are patches.
 
     Args:
         module: the layer.
@@ -78,14 +78,14 @@ def read(module: nn.Module, names: dict[str, str], x: Tensor, d: Tensor) -> list
 def block(module: nn.Module, names: dict[str, str], x: Tensor, d: Tensor) -> Block | None:
     """The block of a layer in the exact representation that the cost model chooses, or None.
 
-    None stands for a gradient that cannot be read off x and d, or that takes more than one block.
+    None stands for a gradient that x and d do not determine, or that takes more than one block.
     """
     found = read(module, names, x, d)
     return represented(found[0], d.shape[1]) if found is not None and len(found) == 1 else None
 
 
 def represented(found: Block, logits: int) -> Block:
-    """A block as it comes, in the exact representation that the cost model chooses.
+    """A block of `read`, in the exact representation that the cost model chooses.
 
     Args:
         found: one of `read`'s blocks.
@@ -110,7 +110,7 @@ def layer_shape(found: Patches) -> LayerShape:
 
 
 def silent(module: nn.Module, names: dict[str, str], remembered: Tensor) -> Block | None:
-    """The zero rows of a linear layer that took no part in the forward pass, in next to no memory."""
+    """The zero rows of a linear layer that was not used in the forward pass, in almost no memory."""
     if not isinstance(module, nn.Linear) or "weight" not in names:
         return None
     full = tuple(names[part] for part in ("weight", "bias") if part in names)

@@ -1,4 +1,4 @@
-"""A symmetric matrix of which only one triangle is stored."""
+"""A symmetric matrix stored as one triangle."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 class SymmetricMatrix:
     """A symmetric matrix for products with vectors.
 
-    A product is limited by how fast the matrix can be read. So on the processor only its lower triangle is kept, row
+    A product is limited by how fast the matrix can be read. So on the CPU only its lower triangle is kept, row
     after row, and read once (BLAS `spmv` of SciPy); without SciPy, on other devices, and in other types than float32
     and float64 it is kept whole.
 
@@ -28,12 +28,12 @@ class SymmetricMatrix:
         if not self._packed:
             self._stored = matrix.clone()
             return
-        # Here, because it takes as long as a hundred products and most commands make none.
+        # Imported here, because it takes as long as a hundred products and most commands compute none.
         from scipy.linalg.blas import dspmv, sspmv
 
         self._stored = torch.cat([self.vector[:0], *(row[: end + 1] for end, row in enumerate(matrix))])
         self._multiply = sspmv if self.dtype == torch.float32 else dspmv
-        # BLAS sees the same memory; views are made once, because making them costs more than they seem to.
+        # BLAS sees the same memory; views are made once, because creating them is not cheap.
         self._arrays = self._stored.numpy(), self.vector.numpy(), self._result.numpy()
 
     @property

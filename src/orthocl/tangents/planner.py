@@ -1,8 +1,8 @@
 """Planner: what a memory will cost, before training.
 
 One sample's shapes are sent through the collection (`survey`), so the plan knows what will be stored for each layer;
-the rest is the arithmetic of `costs`. No memory is needed, so that models on torch's meta device can be planned too.
-With energy < 1 and several example inputs, those are collected for real, and their measured errors are part of the
+the rest is the arithmetic of `costs`. No memory is needed, so models on torch's meta device can be planned too.
+With energy < 1 and several example inputs, those are actually collected, and their measured errors are part of the
 plan. Three ways of taking an OGD step are priced, at the memory's final size:
 
     dense     the published algorithm: an orthonormal basis of m explicit gradients, two passes over it a step
@@ -33,9 +33,9 @@ from orthocl.tangents.costs import LayerShape, Step, projection_madds, step_of, 
 from orthocl.tangents.survey import survey
 
 Path = Literal["dense", "project", "adapter"]
-# The paths that this library takes; "dense" is there to compare with.
+# The paths that this library takes; "dense" is only for comparison.
 OURS: tuple[Path, ...] = ("project", "adapter")
-# Example inputs whose tangents are compressed for real, to measure the errors.
+# Example inputs whose tangents are actually compressed, to measure the errors.
 MEASURED = 32
 
 
@@ -54,7 +54,7 @@ class LayerPlan:
         inputs: numbers of one input position, where they are known.
         sorted: whether the adapter path keeps a copy of its factors sorted by output: the last layer, where each
             tangent has one output.
-        fixed_bytes: stored whatever the number of tangents: the bases of a compressed layer.
+        fixed_bytes: stored regardless of the number of tangents: the bases of a compressed layer.
         fixed_madds: multiply-adds of one projection whatever the number of tangents.
     """
 
@@ -126,7 +126,7 @@ class Plan:
 
     @property
     def leanest(self) -> int:
-        """Bytes of the path that needs least."""
+        """Bytes of the path that needs the least."""
         return min(self.costs[path].nbytes for path in OURS)
 
     @property
@@ -201,7 +201,7 @@ def plan(
         tasks: tasks of the stream.
         memory_per_task: samples remembered per task.
         batch_size: samples per training step.
-        parameters: the protected parameters; by default all that require gradients, but no output heads.
+        parameters: the protected parameters; by default all that require gradients, except output heads.
         variant: which outputs are remembered.
         budget: bytes that the memory may take.
         samples_per_task: training samples of a task, to price the cached input kernel.
@@ -271,9 +271,7 @@ def _blocks(
         return tangents.blocks, None, tangents.rows // len(few), tangents.errors
     try:
         blocks, last = survey(model, example_input, protected, variant, rules)
-    except (
-        Exception
-    ):  # control flow that needs numbers, tensors that are not buffers: anything a model may do
+    except Exception:  # control flow that needs values, tensors that are not buffers: a model may do anything
         if not real:
             raise
         targets = torch.zeros(1, dtype=torch.long, device=example_input.device)
@@ -309,18 +307,18 @@ def _layer(
 
 
 def protected_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
-    """What is protected unless one says otherwise: all that is trained, except output heads."""
+    """What is protected by default: all that is trained, except output heads."""
     found = find_heads(model)
     heads = set() if found is None else {parameter for _, parameter in found.head_parameters()}
     return {n: p for n, p in model.named_parameters() if p.requires_grad and p not in heads}
 
 
 def available_bytes() -> int | None:
-    """Memory that programs can have on this machine now, or None where the system does not say."""
+    """Memory now available to programs on this machine, or None where the system does not say."""
     with (
         suppress(OSError),
         open("/proc/meminfo") as lines,
-    ):  # Linux: what the page cache would give back counts too
+    ):  # Linux: includes what the page cache would release
         for line in lines:
             if line.startswith("MemAvailable:"):
                 return int(line.split()[1]) * 1024

@@ -26,7 +26,7 @@ class Price:
         way: its name.
         nbytes: memory with `rows` tangents (GPM: with bases of the estimated size).
         madds: multiply-adds a step besides those of plain training.
-        most: tangents that the card's memory buys; None where tangents are not kept.
+        most: tangents that fit into the card's memory; None where tangents are not kept.
     """
 
     way: str
@@ -44,12 +44,12 @@ def price_list(
     parameters: Mapping[str, nn.Parameter] | None = None,
     batch_size: int = 32,
 ) -> list[Price]:
-    """Prices of a memory of `rows` tangents, and how many of them a card's memory buys.
+    """Prices of a memory of `rows` tangents, and how many of them fit into a card's memory.
 
     Args:
         model: the network; it may be on torch's meta device.
         example_input: one input.
-        rows: tangents in all.
+        rows: tangents in total.
         card: bytes that may be used.
         parameters: the protected parameters; by default all that are trained, except output heads.
         batch_size: samples per step.

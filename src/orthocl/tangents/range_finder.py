@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-# Up to this many rows or columns the Gram matrix is decomposed; it also is where random projection begins.
+# Up to this many rows or columns the Gram matrix is decomposed; beyond it random projection begins.
 EXACT = 512
 FIRST_GUESS = 128
 
@@ -22,7 +22,7 @@ class Spectrum:
     Args:
         values: squared singular values, (groups, j).
         vectors: directions, (groups, width, j), orthonormal.
-        unresolved: energy outside of these directions, in all groups.
+        unresolved: energy outside these directions, in all groups.
     """
 
     values: Tensor

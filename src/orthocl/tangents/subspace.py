@@ -1,8 +1,8 @@
-"""Subspace: the span of the remembered tangents, and what of a gradient lies inside or outside of it.
+"""Subspace: the span of the remembered tangents, and the parts of a gradient inside and outside it.
 
 Paper: Algorithm 1 (E, the span; the update is taken along its orthogonal complement).
 
-With G the m x p matrix of tangents and K = G G^T, the projector on the span is G^T K^-1 G. The tangents stay
+With G the m x p matrix of tangents and K = G G^T, the projector onto the span is G^T K^-1 G. The tangents stay
 factors, K is computed from them in float64, and its Cholesky factor grows with the memory; no vector of
 length m p is ever formed.
 """
@@ -19,19 +19,19 @@ from orthocl.tangents.cholesky import GrowingCholesky
 from orthocl.tangents.tangents import Tangents, norm
 
 DTYPES = {torch.float64: "float64", torch.float32: "float32", torch.bfloat16: "bfloat16"}
-# A second pass is made when the first leaves more of the span in the result than this many roundings.
+# A second pass follows when the first leaves more of the span in the result than this many roundings.
 ROUNDINGS = 8.0
 
 
 class Subspace:
     """The span of tangents, by owner (the number of the task they come from).
 
-    A tangent that adds no direction (a repeated sample, a zero gradient) is not part of the basis. It is set
-    aside rather than forgotten, so that it returns when the owner of the row it depends on is removed.
+    A tangent that adds no direction (a repeated sample, a zero gradient) is not part of the basis. It is set aside
+    rather than discarded, so that it returns when the owner of the row it depends on is removed.
 
     With `components=k`, `append` protects only the k principal directions of the new tangents (PCA-OGD):
-    with K = U diag(s) U^T they are (up to their length) diag(s)^-1/2 U_k^T G, combinations of the rows, kept as a
-    k x m mixing matrix beside the factors. All else is the same.
+    with K = U diag(s) U^T they are (up to their length) diag(s)^-1/2 U_k^T G, combinations of the rows, kept as a k x m
+    mixing matrix next to the factors. All else is the same.
 
     Args:
         parameters: the protected parameters by name; gradients and updates are sequences aligned with them.
@@ -72,7 +72,7 @@ class Subspace:
     def _clear(self) -> None:
         self.tangents: Tangents | None = None  # the rows of all pieces, in order
         self._pieces: list[tuple[int, int, Tensor | None]] = []  # owner, rows, mixing
-        self._places: list[Tensor] = []  # for each piece, which of the tangents given its rows were
+        self._places: list[Tensor] = []  # for each piece, the positions of its rows among the tangents given
         self._aside: list[tuple[int, Tangents]] = []  # tangents that added no direction
         self._factor = GrowingCholesky()
         self.largest = 0.0  # largest squared norm of a tangent so far
@@ -96,7 +96,7 @@ class Subspace:
 
     @property
     def owners(self) -> tuple[int, ...]:
-        """Who has directions here, in order of first arrival."""
+        """The owners of directions, in order of first arrival."""
         return tuple(dict.fromkeys(owner for owner, _, _ in self._pieces))
 
     @property
@@ -183,14 +183,14 @@ class Subspace:
         return (self.tangents.select(here + ends[last]), self._places[last][here]) if len(here) else None
 
     def replace(self, pieces: Sequence[tuple[int, Tangents]], components: int | None = None) -> int:
-        """Forget everything and protect these tangents instead (OGD+); returns the new rank."""
+        """Discard everything and protect these tangents instead (OGD+); returns the new rank."""
         self._clear()
         for owner, tangents in pieces:
             self.append(tangents, owner, components)
         return self.rank
 
     def remove(self, owner: int) -> int:
-        """Stop protecting an owner's tangents; returns how many directions went."""
+        """Stop protecting an owner's tangents; returns how many directions were removed."""
         before = self.rank
         if owner not in self.owners and owner not in {who for who, _ in self._aside}:
             raise SettingsError(f"no tangents of owner {owner}; the owners are {list(self.owners)}")
@@ -240,7 +240,7 @@ class Subspace:
         )
 
     def solve(self, coefficients: Tensor) -> Tensor:
-        """The weights w of the rows with G^T w = the projection of g on the span, from coefficients G g."""
+        """The weights w of the rows with G^T w = the projection of g onto the span, from coefficients G g."""
         return self._unmix(self._factor.solve(self._mix(coefficients.double()))).to(coefficients.dtype)
 
     def inverse(self, dtype: torch.dtype = torch.float64) -> Tensor:
@@ -253,7 +253,7 @@ class Subspace:
         return inverse.to(dtype)
 
     def _split(self, gradient: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
-        """The parts inside and outside of the span, in two passes where rounding asks for it."""
+        """The parts inside and outside the span, in two passes where rounding requires it."""
         if len(gradient) != len(self.names):
             raise DataError(f"expected a gradient of {len(self.names)} tensors, got {len(gradient)}")
         outside = [part.detach() for part in gradient]
@@ -314,7 +314,7 @@ class Subspace:
         }
 
     def load_state_dict(self, state: Mapping[str, object]) -> None:
-        """Take over a saved state; the protected parameters must be the same."""
+        """Restore a saved state; the protected parameters must be the same."""
         if state["names"] != list(self.names):
             raise StoreError(
                 f"the saved subspace protects {state['names']}, this one {list(self.names)}: "

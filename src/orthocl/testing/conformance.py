@@ -63,7 +63,7 @@ def check_method(kind: type[Method]) -> list[CheckOutcome]:
         problem = None
         try:
             check(lambda kind=kind, **settings: small(kind, settings))
-        except Exception as error:  # a user's method may fail in any way: the report names it and goes on
+        except Exception as error:  # a user's method may fail in any way: the report names it and continues
             problem = (
                 str(error) if isinstance(error, NonConformingError) else f"{type(error).__name__}: {error}"
             )
@@ -100,12 +100,12 @@ def same_seed_same_weights(make: Maker) -> None:
 
 
 def resumes_bit_identically(make: Maker) -> None:
-    """Save and load between tasks and in the middle of a task: the run goes on to the same weights."""
+    """Save and load between tasks and in the middle of a task: the run ends with the same weights."""
     _resume(make, "SGD", ((2, 0), (2, 1), (3, 2)))
 
 
 def resumes_with_optimizer_state(make: Maker) -> None:
-    """The same in the middle of a task under momentum and Adam, whose state goes on too."""
+    """The same in the middle of a task with momentum and Adam, whose state is restored too."""
     for optimizer in ("momentum", "Nesterov", "Adam"):
         _resume(make, optimizer, ((2, 2),))
 
@@ -122,7 +122,7 @@ def any_optimizer(make: Maker) -> None:
 
 
 def detach_restores(make: Maker) -> None:
-    """After `detach`, model and optimizer have no trace of the method."""
+    """After `detach`, no trace of the method is left on model and optimizer."""
     stream = problem()
     model = model_for(stream)
     before = _traces(model)
@@ -191,7 +191,7 @@ def tiny_memories(make: Maker) -> None:
 
 
 def memory_beyond_the_task(make: Maker) -> None:
-    """More samples asked for than a task has: it takes all there are."""
+    """Asked for more samples than a task has, it takes all of them."""
     for name in memory_settings(make()):
         finite(trained(make(**{name: 1000})))
 
@@ -225,7 +225,7 @@ def frozen_parameters(make: Maker) -> None:
 
 
 def an_error_changes_nothing(make: Maker) -> None:
-    """An error inside a task leaves the method's state as before the task, and the next task goes well."""
+    """An error inside a task leaves the method's state as before the task, and the next task works."""
     stream = problem()
     learner = attached(make(), model_for(stream))
     train(learner, _only(stream, 1), SETTINGS, seed=0)
@@ -237,7 +237,7 @@ def an_error_changes_nothing(make: Maker) -> None:
             raise _Stop
     except _Stop:
         pass
-    require(_flat(learner.method.state_dict()) == before, "state has changed by a task that failed")
+    require(_flat(learner.method.state_dict()) == before, "the state was changed by a task that failed")
     require(_traces(learner.model) == layers, "a task that failed left traces on the model's layers")
     with learner.learning(stream.task(2)):
         _train_steps(learner, stream.task(2))
@@ -284,7 +284,7 @@ CHECKS: dict[str, Callable[[Maker], None]] = {
 
 
 def _only_remembers(method: Method) -> bool:
-    """Whether all that a method does rests on its remembered samples: not so for EWC as a part of a chain."""
+    """Whether everything a method does depends on its remembered samples: not so for a chain that includes EWC."""
     if isinstance(method, Composite):
         return all(_only_remembers(member) for member in method.members.values())
     return bool(memory_settings(method))
@@ -300,7 +300,7 @@ def _only(stream: Stream, number: int) -> Stream:
 
 
 def _train_steps(learner: Learner, task: Task) -> None:
-    """The steps of a task that has been begun, without the rest of the loop."""
+    """The steps of a task that has started, without the rest of the loop."""
     inputs, targets = task.train.samples()
     for index in torch.arange(len(targets)).split(SETTINGS.batch_size):
         learner.optimizer.zero_grad()

@@ -37,7 +37,7 @@ def projection_laws(make: Maker) -> None:
 
 
 def nothing_leaks(make: Maker) -> None:
-    """Under every optimizer, a projecting method's steps leave the space alone that it protects."""
+    """Under every optimizer, a projecting method's steps stay out of the space that it protects."""
     if not make().projects:
         return
     for optimizer in OPTIMIZERS:
@@ -53,7 +53,7 @@ def nothing_leaks(make: Maker) -> None:
                     when = "the first step" if steps else "all steps"
                     require(
                         task.number == 1 or share <= LEAK,
-                        f"under {optimizer}, {share:.1e} of the way that {when} of task {task.number} went lies in the "
+                        f"under {optimizer}, {share:.1e} of the displacement by {when} of task {task.number} is in the "
                         f"protected space, more than {LEAK:g}: `transform` must be the projection, and nothing else "
                         "may move the weights",
                     )
@@ -83,7 +83,7 @@ def _check_projection(learner: Learner) -> None:
         require(gap <= ROUNDING, f"the projection is not {law}: it is off by {gap:.1e}")
     require(
         float((first - _flat(one)).norm()) > ROUNDING * size,
-        "the method says that it projects, but its projection leaves every vector as it is: nothing is protected",
+        "the method says that it projects, but its projection leaves every vector unchanged: nothing is protected",
     )
 
 

@@ -12,7 +12,7 @@ from orthocl.methods.learner import Learner
 from orthocl.testing.tiny_problem import weights
 
 Maker = Callable[..., Method]
-"""Makes the method that is checked, with small memories unless hyperparameters say otherwise."""
+"""Builds the method to check, with small memories unless hyperparameters say otherwise."""
 
 
 class NonConformingError(Exception):

@@ -36,7 +36,7 @@ def problem(
 
 
 class WordModel(nn.Module):
-    """Embedding, LayerNorm and a linear layer: a model of integer inputs."""
+    """Embedding, LayerNorm and a linear layer: a model for integer inputs."""
 
     def __init__(self, words: int = 7, size: int = 6, outputs: int = 3):
         super().__init__()
@@ -68,7 +68,7 @@ OPTIMIZERS: dict[str, Callable[[Iterable[Tensor]], torch.optim.Optimizer]] = {
     "Adam": lambda parameters: torch.optim.Adam(parameters, lr=0.01),
     "AdamW": lambda parameters: torch.optim.AdamW(parameters, lr=0.01, weight_decay=0.1),
 }
-"""The optimizers that every method is tried with, by the name that a report gives them."""
+"""The optimizers that every method is tried with, by their names in reports."""
 
 
 def attached(method: Method, model: nn.Module, optimizer: str = "SGD") -> Learner:

@@ -1,4 +1,4 @@
-"""Continual learning as recursive kernel regression, with bounds that are true.
+"""Continual learning as recursive kernel regression, with bounds that hold.
 
 Paper: sections 4 and 5 and their appendices. ERRATA.md lists printed statements that fail and what holds.
 """

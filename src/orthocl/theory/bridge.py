@@ -1,10 +1,10 @@
-"""Theory beside practice: what the linearised network says about a network that was really trained.
+"""Theory and practice: what the linearised network says about a network that was actually trained.
 
 Paper: section 6 (the tangents move in practice), Theorem 3's H terms (`thm:gen-ogd`).
 
 Everything is a function of the weights at the ends of the tasks and of the tasks' data. At w_{t-1} the
 network is linearised, the next task is learnt in its kernel with the loss of the training (see `fits`), and the
-change this makes on earlier tasks is put beside the change that training made.
+change this causes on earlier tasks is compared with the change that training caused.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class PairReport:
 
     Args:
         task: the task learnt.
-        earlier: the task looked at.
+        earlier: the earlier task.
         predicted_change: H / n, the mean squared change of its outputs, by the linearised network.
         measured_change: the same, measured.
         predicted_drop: accuracy lost on the earlier task, by the linearised network.
@@ -78,7 +78,7 @@ class TaskReport:
 
 @dataclass(frozen=True)
 class BridgeReport:
-    """Theory beside practice for a whole stream."""
+    """Theory and practice for a whole stream."""
 
     tasks: tuple[TaskReport, ...]
     pairs: tuple[PairReport, ...]
@@ -114,10 +114,10 @@ def bridge(
     chunk: int = 256,
     progress: Callable[[int], None] | None = None,
 ) -> BridgeReport:
-    """Put the theory's numbers beside those of a trained network.
+    """Compare the theory's numbers with those of a trained network.
 
     Args:
-        model: the network; its weights are put back as they were.
+        model: the network; its weights are restored afterwards.
         snapshots: state dicts at initialisation and at the end of each task, T + 1 of them.
         tasks: the T tasks, classification.
         fit: how each task is learnt: `Descent` with the loss of the training, or `Regularised` for Theorem 1's own.

@@ -1,4 +1,4 @@
-"""All valid bounds of a task at once, the smallest of them, and what it says in one sentence."""
+"""All valid bounds for a task at once, the smallest of them, and what it says in one sentence."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Certificate:
 
     @property
     def smallest(self) -> Bound:
-        """The smallest, of whatever predictor it is about."""
+        """The smallest, whichever predictor it is about."""
         return min(self.bounds, key=lambda bound: bound.value)
 
     @property

@@ -1,4 +1,4 @@
-"""Complexity: the paper's measure as the proxy it is, and Rademacher complexities that are bounds.
+"""Complexity: the paper's measure, which is a proxy, and Rademacher complexities that are bounds.
 
 Paper: Lemma `lem:rademacher-tasks`, Lemma `lem:rademacher-kernels`, R_T of Theorem 3 (`thm:gen-ogd`).
 """
@@ -22,7 +22,7 @@ def complexity_terms(solution: Solution, after: int | None = None) -> list[float
 
 
 def complexity_proxy(solution: Solution, after: int | None = None) -> float:
-    """R_T = sum_t sqrt(tr K_t S_t) / n_t. A proxy of how much was explored, not a bound of anything.
+    """R_T = sum_t sqrt(tr K_t S_t) / n_t. A proxy for how much was explored, not a bound on anything.
 
     Paper: Lemma `lem:rademacher-tasks`. Each task's term is measured on its own sample, so their sum bounds
     the Rademacher complexity on no sample: see ERRATA.md. Use `rademacher_bound` for that.

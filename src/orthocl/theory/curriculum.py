@@ -230,7 +230,7 @@ class Curriculum:
         if search == "subsets" and not sets:
             raise SettingsError(
                 "the programme over subsets needs OGD that remembers everything (rule='ogd', memory=None): "
-                "otherwise what a task costs depends on the order before it. Use search='beam'"
+                "otherwise what a task costs depends on the order of those before it. Use search='beam'"
             )
         exact = sets and self.ridge == 0 and search in ("auto", "subsets") and self.realisable()
         if search == "exhaustive" or (search == "auto" and len(self) <= 6 and not exact):
@@ -300,7 +300,7 @@ class Curriculum:
 
 
 class _SubsetCosts:
-    """cost(S, t) for every set S of tasks and every task t outside of it, by sweeping tasks out of the kernel.
+    """cost(S, t) for every set S of tasks and every task t outside it, by sweeping tasks out of the kernel.
 
     Learning task t without ridge replaces the kernel of the others by its Schur complement and their residuals
     by r - G_{.t} G_tt^+ r_t. Each set is reached once, by its tasks in increasing order.

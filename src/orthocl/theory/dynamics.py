@@ -57,14 +57,14 @@ def outputs_during(
     x: PointsLike | None = None,
     half: bool = False,
 ) -> Tensor:
-    """Outputs after so many full-batch steps on a task, from its start at f_{t-1}.
+    """Outputs after a number of full-batch steps on a task, from its start at f_{t-1}.
 
     Args:
         solution: the closed form.
         task: the task being learnt, from 1.
         steps: a number of steps, or several.
         learning_rate: eta.
-        x: where to look; the task's training points by default.
+        x: where to evaluate; the task's training points by default.
         half: for the loss with a factor 1/2 on both terms.
 
     Returns:

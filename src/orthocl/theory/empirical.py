@@ -1,4 +1,4 @@
-"""The tangent kernel of a network as it is: finite width, any weights, any logits.
+"""The tangent kernel of a real network: finite width, any weights, any logits.
 
 Paper: section 3.3, phi(x) = grad_w f(x) at the weights where the network is linearised.
 
@@ -25,7 +25,7 @@ Outputs = Literal["scalar", "gtl", "all"]
 
 
 class EmpiricalNTK(Kernel):
-    """The tangent kernel of a network at its present weights, in eval mode and in float64.
+    """The tangent kernel of a network at its current weights, in eval mode and in float64.
 
     The network is copied: later training does not change the kernel. A multi-head network uses the head that
     is selected now.
@@ -118,7 +118,9 @@ class EmpiricalNTK(Kernel):
         values = torch.cat(pieces).double()
         sample = torch.arange(len(x.inputs)) if x.sample is None else x.sample
         if x.logit is None:
-            raise DataError("these points do not say which logit they look at: make them with kernel.points")
+            raise DataError(
+                "these points do not say which logit they refer to: create them with kernel.points"
+            )
         self._check_logits(x.logit, values.shape[1])
         return values[sample, x.logit]
 
@@ -191,7 +193,7 @@ class EmpiricalNTK(Kernel):
             return torch.zeros(len(x), len(x) if z is None else len(z), dtype=torch.float64)
         advice = "take fewer samples, one logit instead of all, or dtype=torch.float32"
         check_memory(self.price(x, z), self.memory_limit, f"the kernel matrix of {size} points", advice)
-        # Piece by piece: the layers' products of one pair are all that is held beside the result.
+        # Piece by piece: only the layers' products of one pair are held in addition to the result.
         left = self._pieces(x)
         right = left if z is None else self._pieces(z)
         matrix = torch.empty(len(x), len(x) if z is None else len(z), dtype=torch.float64)
@@ -236,7 +238,7 @@ def _learnt(model: nn.Module, names: Sequence[str] | None) -> Mapping[str, nn.Pa
 
 
 def _known_outputs(model: nn.Module) -> int | None:
-    """The number of outputs where the module says it: the last linear layer of a plain sequence or a head."""
+    """The number of outputs where the module shows it: the last linear layer of a plain sequence or a head."""
     if isinstance(model, MultiHead):
         return int(model.heads[model.names.index(model.selected)].out_features)  # type: ignore[arg-type]
     if isinstance(model, nn.Linear):

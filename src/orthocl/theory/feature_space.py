@@ -4,7 +4,7 @@ Paper: Theorem 1 (`thm:conv`), in the space of the weights.
 
 The kernel form forms k = Phi Phi^T, whose condition number is the square of that of Phi: inputs of two tasks that
 are a relative 1e-6 apart cost it twelve digits, and points whose squared distance from the memory is below 1e-12 of
-the largest k(x, x) are turned away. Here the memory is an orthonormal basis of the tangents and each task a least
+the largest k(x, x) are rejected. Here the memory is an orthonormal basis of the tangents and each task a least
 squares problem solved by a singular value decomposition, which lose only as many digits as Phi itself.
 """
 

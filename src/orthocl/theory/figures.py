@@ -25,13 +25,13 @@ SUFFIXES = (".svg", ".pdf", ".png")
 
 
 def check_path(path: Path) -> None:
-    """Refuse a path of an unknown format before hours of work."""
+    """Reject a path of an unknown format before hours of work."""
     if path.suffix not in SUFFIXES:
         raise unknown_name("figure format", path.suffix or str(path), SUFFIXES)
 
 
 def save(figure: Figure, path: Path) -> None:
-    """Save a figure in the format of the path's suffix; its folder is made if it is not there."""
+    """Save a figure in the format of the path's suffix; its folder is created if needed."""
     check_path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     FigureCanvasAgg(figure)
@@ -110,7 +110,7 @@ def bound_figure(bounds: Sequence[Bound], risks: Sequence[float], errors: Sequen
 
 
 def certificate_figure(certificates: Sequence[Certificate], errors: Sequence[float]) -> Figure:
-    """Every valid bound of every task, beside the error measured on test data."""
+    """Every valid bound for every task, and the error measured on test data."""
     figure, (axis,) = _figure(1, width=6)
     forms = list(dict.fromkeys(bound.form for found in certificates for bound in found.bounds))
     width = 0.8 / max(1, len(forms))

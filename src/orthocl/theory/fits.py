@@ -1,4 +1,4 @@
-"""How a linearised network learns one task: by so many steps of descent, or to the end with a ridge.
+"""How a linearised network learns one task: by a number of steps of descent, or to convergence with a ridge.
 
 Either way the weights move by J^T a for some coefficients `a` on the tangents of the task's points, and every other
 output by kappa(x, X) a. With cross-entropy there is no closed form, but the outputs on the task's own points evolve
@@ -30,15 +30,15 @@ class Fit(Protocol):
 
 @dataclass(frozen=True)
 class Descent:
-    """Full-batch descent on the mean loss over samples, for so many steps.
+    """Full-batch descent on the mean loss over samples, for a number of steps.
 
     Args:
         learning_rate: of each step; momentum m is a rate of 1 / (1 - m) times as much.
         steps: how many.
         loss: "cross-entropy", or "squared": half the squared error to one-hot targets.
 
-    Where a full-batch step of this rate would overshoot (training in mini-batches bends away from it), the same way
-    is gone in shorter steps.
+    Where a full-batch step of this rate would overshoot (training in mini-batches avoids that), the same distance is
+    covered in shorter steps.
 
     >>> fit = Descent(learning_rate=0.5, steps=2, loss="squared")
     >>> one = torch.ones(1, 1, dtype=torch.float64)

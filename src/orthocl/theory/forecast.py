@@ -38,7 +38,7 @@ class Forecast:
 
     Args:
         task: the task to be learnt.
-        earlier: the task looked at.
+        earlier: the earlier task.
         rule: how it is learnt.
         before: outputs on the earlier task's samples now.
         after: outputs expected when the task has been learnt.
@@ -67,7 +67,7 @@ class Reader:
     """Outputs and tangents of the first samples of tasks, at the present weights of a model.
 
     Args:
-        model: the network; read in eval mode, its mode is put back.
+        model: the network; read in eval mode, its mode is restored.
         samples: per task.
         chunk: samples per forward pass.
     """
@@ -130,7 +130,7 @@ class Reader:
 
 
 class ForecastMemory:
-    """What the rules would remember: fill it with `remember` at the end of each task, at the weights of that moment.
+    """What the rules would remember: call `remember` at the end of each task, at the weights of that moment.
 
     Args:
         model: the network.
@@ -237,7 +237,7 @@ class _Kernels:
         plain = theirs.gram(self.own)
         for rule in rules:
             if rule == "gpm":
-                # The part that is protected, taken away from the plain kernel: heads and biases are free.
+                # The protected part, subtracted from the plain kernel: heads and biases are free.
                 shared = theirs_shared.gram(self.own_shared) if self.split_heads else plain
                 yield rule, plain - shared + self.memory.off_inputs(theirs_shared).gram(self.own_shared)
             elif rule in self.factors:
@@ -264,13 +264,13 @@ def forecast(
 
     Args:
         model: the network at the weights where the task starts; nothing is changed.
-        earlier: the tasks to look at.
+        earlier: the earlier tasks to forecast.
         upcoming: the task to be learnt.
         fit: how long and with which loss it is learnt: `Descent` or `Regularised`.
         memory: what the rules remember of earlier tasks.
         rules: which.
-        samples: per task; of the upcoming task best all that it is trained on.
-        test: look at test samples of the earlier tasks instead of training samples.
+        samples: per task; for the upcoming task ideally all that it is trained on.
+        test: use test samples of the earlier tasks instead of training samples.
         chunk: samples per forward pass.
 
     Returns:

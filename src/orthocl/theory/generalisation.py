@@ -1,4 +1,4 @@
-"""Generalisation bounds: Theorem 3 as printed, and forms that are true.
+"""Generalisation bounds: Theorem 3 as printed, and forms that hold.
 
 Paper: Theorem 3 (`thm:gen-ogd`). The printed bound fails in five independent ways (ERRATA.md); it is kept
 under form="printed" with a list of its inequalities that fail on your data. Proofs of the others: docs/theory.md.
@@ -167,7 +167,7 @@ def generalisation_bound(
         settings: further options.
 
     Raises:
-        DataError: samples that are visibly not independent, or rows that are no samples.
+        DataError: samples that are visibly not independent, or rows that are not samples.
 
     >>> from orthocl.theory.solve import solve_stream
     >>> x = torch.linspace(-1, 1, 100)[:, None]
@@ -224,7 +224,7 @@ def task_sample(solution: Solution, task: int) -> tuple[Tensor, Tensor]:
 
 
 def _check_samples(solution: Solution, task: int) -> None:
-    """Rows of one input are one sample: refuse points that have more rows for some inputs than for others."""
+    """Rows of one input are one sample: reject points that have more rows for some inputs than for others."""
     points = solution.task_points(task)
     if points.sample is None:
         return
@@ -233,7 +233,7 @@ def _check_samples(solution: Solution, task: int) -> None:
     if left or not bool((points.sample == torch.arange(count).repeat_interleave(each)).all()):
         raise DataError(
             f"task {task} has {len(points)} rows for {count} inputs, unequally many for each or out of order: rows of "
-            "one input are not independent samples, so that a bound needs all rows of an input beside each other"
+            "one input are not independent samples, so a bound needs all rows of an input next to each other"
         )
 
 
@@ -255,7 +255,7 @@ def _outputs(solution: Solution) -> int:
 def _uniform(
     solution: Solution, task: int, last: int, delta: float, form: Form, loss: Loss, settings: BoundSettings
 ) -> Bound:
-    """The sound and the one-ball form: a ball that was there before the sample, and its Rademacher complexity."""
+    """The sound and the one-ball form: a ball fixed before the sample, and its Rademacher complexity."""
     samples = solution.samples(task)
     first = 0 if form == "sound" else task - 1
     radius = _radius(solution, first, last, settings)

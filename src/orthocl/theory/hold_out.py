@@ -1,4 +1,4 @@
-"""The honest yardstick: how often f errs on samples that nothing was trained on."""
+"""The reference for all bounds: how often f errs on samples that nothing was trained on."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ HeldOut = tuple[PointsLike, "Tensor | np.ndarray"]
 
 
 def clopper_pearson(errors: int, samples: int, delta: float) -> float:
-    """The upper limit of a probability after so many errors in so many samples, exact at level 1 - delta.
+    """The upper limit of a probability, given the number of errors among samples, exact at level 1 - delta.
 
     >>> round(clopper_pearson(0, 100, 0.05), 4)
     0.0295

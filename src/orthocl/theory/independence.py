@@ -1,6 +1,6 @@
 """Signs that the samples of tasks are not independent of each other.
 
-Independence cannot be proven from data. What is looked for are the ways in which streams of one image set break it:
+Independence cannot be proven from data. The checks look for the ways in which streams of one image set break it:
 the same inputs again, the same inputs with their numbers in another order (permuted tasks), and the same targets in
 the same order (any map of one set of images, such as rotations).
 """
@@ -25,7 +25,7 @@ def shared_sample(
 ) -> str | None:
     """What the inputs and targets of a task have in common with those of other tasks, in words, or None.
 
-    Looked for, in this order: an input that is equal to the bit; an input of at least 16 numbers, not all in
+    Checked, in this order: an input that is equal to the bit; an input of at least 16 numbers, not all in
     {0, 1}, with the same numbers in another order; targets that are equal entry by entry, of at least 20 samples
     and not all the same.
 

@@ -1,4 +1,4 @@
-"""Are forecasts any good? Rank correlations with what happened, beside predictors that know no kernel."""
+"""How good forecasts are: rank correlations with what happened, compared with predictors that use no kernel."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Pair:
 
     Args:
         task: the task learnt.
-        earlier: the task looked at.
+        earlier: the earlier task.
         tasks: of the whole stream.
         expected_change: mean squared change of the outputs, forecast.
         measured_change: measured.
@@ -77,7 +77,7 @@ class Judgement:
 def judge(seeds: Sequence[Sequence[Pair]], quantity: str = "change") -> Judgement:
     """Judge forecasts of "change" (of outputs) or "drop" (of accuracy), one list of pairs per seed.
 
-    Pairs of one seed share networks and tasks: they are not independent, so that intervals are over seeds only.
+    Pairs of one seed share networks and tasks: they are not independent, so intervals are over seeds only.
     """
 
     def read(name: str) -> Callable[[Pair], float]:

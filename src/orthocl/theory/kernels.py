@@ -35,7 +35,7 @@ class Kernel(ABC):
         """The matrix itself; z is None for the square matrix of x, which must then be symmetric to the bit."""
 
     def diagonal(self, x: PointsLike) -> Tensor:
-        """k(x_i, x_i), in pieces so that the square matrix is never whole."""
+        """k(x_i, x_i), in pieces so that the square matrix is never formed."""
         points = self.points(x)
         pieces = [self.gram(points.select(rows)).diagonal() for rows in row_chunks(len(points), 64)]
         return torch.cat(pieces) if pieces else torch.zeros(0, dtype=torch.float64)
@@ -77,7 +77,7 @@ class FunctionKernel(Kernel):
 
 
 class GramKernel(Kernel):
-    """A kernel matrix computed before; its points are row numbers. The whole of it is given without a copy.
+    """A kernel matrix computed beforehand; its points are row numbers. The full matrix is returned without a copy.
 
     >>> GramKernel(torch.eye(3)).gram(torch.tensor([0, 2]))
     tensor([[1., 0.],
@@ -129,7 +129,7 @@ def check_finite(matrix: Tensor) -> Tensor:
 
 
 def check_symmetric(matrix: Tensor, block: int = 1024) -> None:
-    """Refuse a kernel matrix that is not symmetric up to rounding (1e-5 of its largest entry).
+    """Reject a kernel matrix that is not symmetric up to rounding (1e-5 of its largest entry).
 
     Raises:
         DataError: with the two entries that differ.
@@ -148,7 +148,7 @@ def check_symmetric(matrix: Tensor, block: int = 1024) -> None:
 
 
 def check_positive(matrix: Tensor, most: int = 512) -> None:
-    """Refuse a kernel matrix that is not positive semi-definite, judged on at most so many of its rows.
+    """Reject a kernel matrix that is not positive semi-definite, judged on a limited number of its rows.
 
     Raises:
         DataError: for a negative k(x, x), and for a negative eigenvalue on these rows.
@@ -202,7 +202,7 @@ def as_kernel(kernel: KernelLike) -> Kernel:
 
 
 def check_memory(needed: int, limit: int | None, what: str, advice: str) -> None:
-    """Refuse before computing when `what` needs more bytes than there are.
+    """Raise before computing when `what` needs more bytes than are available.
 
     Raises:
         SettingsError: with the price, the limit and the advice.

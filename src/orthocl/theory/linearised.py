@@ -1,4 +1,4 @@
-"""The linearised network, to train: f(x; w_0) + J(x; w_0) (w - w_0), with w - w_0 as its parameters.
+"""The linearised network, for training: f(x; w_0) + J(x; w_0) (w - w_0), with w - w_0 as its parameters.
 
 Paper: section 3.3, the linear approximation around initialisation in which all theorems live.
 """
@@ -52,7 +52,7 @@ class LinearisedModel(nn.Module):
         return pair[0] + pair[1]
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> LinearisedModel:
-        """Moves and casts reach the expansion point too."""
+        """Moves and casts apply to the expansion point too."""
         self.origin._apply(fn, recurse)
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         return self

@@ -98,7 +98,7 @@ def tangent_drift(
     """The drift of tangents at every switch of tasks; cosines of 1 are the NTK regime.
 
     Args:
-        model: the network; its weights are put back as they were.
+        model: the network; its weights are restored afterwards.
         snapshots: state dicts at initialisation and after each task, T + 1 of them.
         tasks: the tasks.
         samples: per task; the tangent of the label's logit of each.

@@ -1,4 +1,4 @@
-"""The closed form laid over trained networks as they grow wider.
+"""The closed form compared with trained networks as they grow wider.
 
 Paper: Theorem 1 (`thm:conv`) is about the linearised network; this measures how far real ones are from it.
 """
@@ -23,7 +23,7 @@ from orthocl.theory.solve import solve_stream
 
 @dataclass(frozen=True)
 class Overlay:
-    """A trained network beside its closed form, at one width.
+    """A trained network and its closed form, at one width.
 
     Args:
         width: units per hidden layer.

@@ -1,4 +1,4 @@
-"""PAC-Bayes bounds in the effective kernel: small enough to say something on real data.
+"""PAC-Bayes bounds in the effective kernel: small enough to be informative on real data.
 
 Paper: what its dissimilarity S_t is good for; the bound itself is after McAllester, Seeger and Maurer.
 

@@ -23,7 +23,7 @@ class Points:
     Args:
         inputs: the inputs, (n, ...).
         sample: for each row the input it belongs to; None when row i is input i.
-        logit: for each row the output it looks at; None when the kernel has one output.
+        logit: for each row the output it refers to; None when the kernel has one output.
 
     >>> len(Points.every_logit(torch.zeros(3, 5), outputs=4))
     12
@@ -66,7 +66,7 @@ class Points:
         return Points(self.inputs[used], sample, logit)
 
     def samples(self) -> int:
-        """How many inputs these rows look at: several rows (logits) of one input are one sample."""
+        """How many inputs these rows refer to: several rows (logits) of one input are one sample."""
         return len(self.inputs) if self.sample is None else len(torch.unique(self.sample))
 
     def row_inputs(self) -> Tensor:

@@ -18,7 +18,7 @@ Phi_Z^T (Phi_Z Phi_Z^T)^+ Phi_Z, so phi(x)^T P phi(z) = k(x, z) - k(x, Z) k(Z, Z
 without a single tangent. Z holds only linearly independent points, so k(Z, Z) = L L^T and
 kappa(x, z) = k(x, z) - V(x)^T V(z) with V(x) = L^-1 k(Z, x). L is the growing Cholesky factor of the training
 engine (`tangents.cholesky`), whose tolerance is this module's too: a point whose kappa(x, x) is at most
-tolerance * scale lies in the span already and is turned away, and so is one whose kappa(x, x) the rounding of k
+tolerance * scale already lies in the span and is rejected, and so is one whose kappa(x, x) the rounding of k
 hides. The output at such a point can still move, by at most sqrt(tolerance * scale) times the length of the step.
 The pseudo-inverse of k(Z, Z) is never formed: it loses no-forgetting at the square root of the condition number
 at which this form keeps it.

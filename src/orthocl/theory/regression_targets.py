@@ -48,7 +48,7 @@ def regression_tasks(
     seed: int = 0,
     disjoint: bool = True,
 ) -> list[RegressionTask]:
-    """Tasks with numbers to fit, on so many samples of each.
+    """Tasks with numbers to fit, on a number of samples of each.
 
     Args:
         tasks: a stream, or any sequence of tasks.
@@ -91,7 +91,7 @@ def regression_tasks(
             rows = rows[~torch.isin(stored[rows], torch.cat(used[store]))]
         if disjoint and used and len(rows) < min(samples, len(task.train)):
             raise SettingsError(
-                f"task {task.name!r} has {len(rows)} samples that no earlier task uses and {samples} are wanted: take "
+                f"task {task.name!r} has {len(rows)} samples that no earlier task uses, but {samples} are needed: take "
                 "at most as many samples per task as the stored images divided by the tasks, or disjoint=False"
             )
         rows = rows[:samples]

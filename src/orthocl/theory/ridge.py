@@ -35,7 +35,7 @@ class RidgeSolution:
 
 
 def check_ridge(ridge: float) -> None:
-    """Refuse a ridge that is negative, infinite or not a number."""
+    """Reject a ridge that is negative, infinite or not a number."""
     if not (ridge >= 0 and math.isfinite(ridge)):
         raise SettingsError(f"expected a ridge of zero or more, and finite, got {ridge}")
 
@@ -51,7 +51,7 @@ def solve_ridge(matrix: Tensor, residual: Tensor, ridge: float, cutoff: float) -
     shifted = matrix.clone()
     shifted.diagonal().add_(ridge)
     factor, info = torch.linalg.cholesky_ex(shifted)
-    # A pivot of the shifted matrix near `ridge` betrays a singular K. With a ridge of 1e-6 of the scale or
+    # A pivot of the shifted matrix near `ridge` reveals a singular K. With a ridge of 1e-6 of the scale or
     # more, the noise is amplified by less than 1e-9 and need not be cut off.
     floor = 0.0 if ridge >= 1e6 * cutoff else (size + 1) * (ridge + cutoff)
     if int(info) == 0 and float(factor.diagonal().min()) ** 2 > floor:
@@ -62,7 +62,7 @@ def solve_ridge(matrix: Tensor, residual: Tensor, ridge: float, cutoff: float) -
     if size and float(values[0]) < -max(1e-6 * float(values.abs().max()), cutoff):
         raise DataError(
             f"a kernel matrix must be positive semi-definite, this one has the eigenvalue {float(values[0]):.3g} "
-            f"beside {float(values[-1]):.3g}: check the kernel function"
+            f"next to {float(values[-1]):.3g}: check the kernel function"
         )
     kept = values > max(cutoff, size * torch.finfo(values.dtype).eps * float(values.abs().max()))
     rotated = vectors.T @ residual

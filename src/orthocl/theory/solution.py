@@ -1,4 +1,4 @@
-"""The closed form of a whole stream, as an object to ask.
+"""The closed form of a whole stream, as an object that answers questions about it.
 
 Paper: Theorem 1 (`thm:conv`), Remark 1 (`cor:recursion`), Corollary 1 (`cor:weight-dist`).
 """
@@ -33,7 +33,7 @@ class Conditioning:
     """How well the kernel form of a stream is conditioned.
 
     Args:
-        dropped: remembered points that were turned away because they lie in the span of the others.
+        dropped: remembered points that were rejected because they lie in the span of the others.
         smallest_pivot: the smallest squared distance of a remembered point from the span of those before it,
             as a share of the largest k(x, x).
         unfitted: for each task the directions of its kernel that count as zero while its residual does not.
@@ -210,7 +210,7 @@ class Solution:
         return sum(group.recursion.steps[task - 1].memory_rank * len(group.columns) for group in self.groups)
 
     def conditioning(self) -> Conditioning:
-        """How far the memory is from being dependent, and what was turned away."""
+        """How far the memory is from being dependent, and what was rejected."""
         pivots = [
             float(panel[:, panel.shape[1] - len(panel) :].diagonal().min()) ** 2
             for group in self.groups

@@ -1,4 +1,4 @@
-"""`solve_stream`: a kernel and some tasks in, the closed form of learning them in turn out.
+"""`solve_stream`: from a kernel and some tasks to the closed form of learning them in turn.
 
 Paper: Theorem 1 (`thm:conv`), for SGD and OGD, any memory, any number of outputs.
 """
@@ -49,7 +49,7 @@ def solve_stream(
         tasks: (inputs, targets) pairs in the order of learning; targets (n,) or (n, c).
         rule: "sgd" or "ogd".
         ridge: lam >= 0; at 0 the minimum-norm limit is taken.
-        memory: samples per task to remember: None for all, a number for the first so many, or for each task
+        memory: samples per task to remember: None for all, a number for that many from the first, or for each task
             the rows to remember (rows are points: (sample, logit) pairs when all logits are points).
         labels: for each task the class of every sample. When given, only the ground-truth logit of a
             remembered sample is protected (OGD-GTL); otherwise every output is.
@@ -137,8 +137,8 @@ def _groups(
     """Columns that share a memory, each with the rows of every task to remember.
 
     With Theta = k (x) I_c the outputs do not interact. All logits protected: one memory for all columns.
-    Ground-truth logits protected: output j is projected off the samples labelled j only, so each column is a
-    recursion of its own.
+    Ground-truth logits protected: output j is projected off the samples labelled j only, so each column is a separate
+    recursion.
     """
     columns = joint.targets[0].shape[1]
     everything = torch.arange(columns)

@@ -1,4 +1,4 @@
-"""Training: the loop, and methods on your own."""
+"""Training: the loop, and attaching methods to your own loop."""
 
 from orthocl.training.attach import attach
 from orthocl.training.evaluation import accuracy, evaluate, predict

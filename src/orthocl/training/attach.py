@@ -3,8 +3,8 @@
 What projection can and cannot protect
 --------------------------------------
 Plain SGD, momentum and Nesterov are linear in the gradient: projecting the gradient is exact. Everything else (Adam,
-RMSprop, weight decay, a learning rate per group) bends the step, so there the finished update is projected. LBFGS
-evaluates the loss several times within a step and is refused.
+RMSprop, weight decay, a learning rate per group) changes the direction of the step, so there the finished update is
+projected. LBFGS evaluates the loss several times within a step and is refused.
 """
 
 from __future__ import annotations
@@ -41,22 +41,22 @@ def attach(
 ) -> Learner:
     """Attach a method to a model and its optimizer; train as always inside `with learner.learning(data):`.
 
-    From then on `optimizer.step()` applies the method. `learner.detach()` takes everything off again.
+    From then on `optimizer.step()` applies the method. `learner.detach()` removes everything again.
 
     Args:
         method: such as `orthocl.OGDPlus(memory_per_task=100)`.
         model: any module.
         optimizer: any torch optimizer over its parameters.
-        protect: names (or leading parts of names, such as "encoder") of the parameters that tasks share. By default
-            all trainable ones but the heads of a `MultiHead`.
+        protect: names (or leading parts of names, such as "encoder") of the parameters that tasks share. By default all
+            trainable ones except the heads of a `MultiHead`.
         loss: (outputs, targets) -> mean loss, for methods that need the loss of old samples; by default cross-entropy
             for integer targets, mean squared error for others.
         batch_norm: batch statistics that keep moving change old outputs whatever the projection does: "freeze" them
             after the first task, or "keep" them moving.
-        seed: seed of the method's own draws, such as which samples it remembers; None draws one from torch's
+        seed: seed for the method's own random choices, such as which samples it remembers; None draws one from torch's
             generator, so that `torch.manual_seed` decides.
         tasks: how many tasks to expect, so that a memory that will not fit is noticed in time.
-        example_input: a batch of inputs, to notice it now; otherwise it is noticed when the first task begins.
+        example_input: a batch of inputs, to notice that now; otherwise it is noticed when the first task begins.
 
     Raises:
         UnsupportedError: if the method cannot keep its promise with this model and optimizer.
@@ -169,11 +169,13 @@ def protected_parameters(model: nn.Module, protect: Iterable[str] | None = None)
 
 
 def _check_arguments(method: object, model: object, optimizer: object) -> None:
-    """The first error that people make is in what they give, or in its order."""
+    """The most common mistake is a wrong argument, or arguments in the wrong order."""
     if isinstance(method, nn.Module | torch.optim.Optimizer) and Method in {
         base for value in (model, optimizer) for base in type(value).__mro__
     }:
-        raise SettingsError("the arguments of attach are in another order: attach(method, model, optimizer)")
+        raise SettingsError(
+            "the arguments of attach are in the wrong order: use attach(method, model, optimizer)"
+        )
     require_method(method)
     if not isinstance(model, nn.Module):
         raise SettingsError(

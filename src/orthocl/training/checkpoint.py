@@ -1,4 +1,4 @@
-"""Checkpoints: everything a run needs to go on to the same result, as one safetensors file."""
+"""Checkpoints: everything a run needs to continue to the same result, in one safetensors file."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def checkpoint_state(learner: Learner, progress: Progress) -> dict[str, Any]:
 
 
 def load_checkpoint(path: str | Path, learner: Learner, stream: Stream) -> Progress:
-    """Put a freshly attached learner where the checkpoint was, and return the progress to hand to `train`."""
+    """Restore a freshly attached learner from a checkpoint, and return the progress to pass to `train`."""
     state = read_state(path)
     try:
         progress = Progress(**state["progress"])

@@ -16,7 +16,7 @@ CHUNK = 1000
 
 @torch.no_grad()
 def predict(model: nn.Module, split: Split, head: str, index: Tensor | None = None) -> Tensor:
-    """Outputs for the samples of a split (or some of them), in eval mode, which is restored afterwards."""
+    """Outputs for the samples of a split (or some of them), in eval mode; the earlier mode is restored."""
     positions = torch.arange(len(split)) if index is None else index
     parameter = next(model.parameters(), None)
     batches = []

@@ -33,19 +33,19 @@ from orthocl.training.theory_bridge import LOSSES
 
 @dataclass
 class Forecaster(Observer):
-    """Watches a run: forecasts every task at its start, and measures what came of it.
+    """Watches a run: forecasts every task at its start, and measures what happened.
 
     Args:
-        settings: of the training: rate, epochs and batches say how far each task is learnt.
+        settings: of the training: rate, epochs and batches determine how far each task is learnt.
         loss: of the training.
         rules: which forecasts to make.
         samples: per task.
         memory_per_task: samples that OGD, OGD+ and GPM remember.
         variant: which outputs of them OGD and OGD+ protect.
-        test: look at test samples of earlier tasks instead of training samples.
+        test: use test samples of earlier tasks instead of training samples.
         on_done: called with each task's number when it is done.
 
-    After the run, `forecasts` holds all forecasts and `pairs(rule)` what was expected beside what was measured.
+    After the run, `forecasts` holds all forecasts, and `pairs(rule)` what was expected and what was measured.
     """
 
     settings: TrainSettings
@@ -103,7 +103,7 @@ class Forecaster(Observer):
             )
 
     def pairs(self, rule: ForecastRule) -> list[Pair]:
-        """What a rule was expected to do, beside what happened."""
+        """What a rule was expected to do, next to what happened."""
         return [
             Pair(
                 each.task,

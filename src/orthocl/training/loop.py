@@ -38,7 +38,7 @@ class TrainSettings:
         momentum: of SGD.
         nesterov: of SGD.
         weight_decay: of the optimizer.
-        evaluate_every: evaluate all tasks every so many steps, for curves; None for never.
+        evaluate_every: evaluate all tasks every this many steps, for curves; None for never.
         batch_norm: "keep" batch statistics moving (the paper's protocol) or "freeze" them after the first task.
         loss: "auto" (cross-entropy for classes, squared error for numbers), another of `LOSSES`, or "file.py:function".
         loss_source: hash of the source of a loss that is not built in; filled in by the laboratory.
@@ -65,7 +65,7 @@ class TrainSettings:
             raise SettingsError("nesterov needs a momentum above 0")
         for name in ("momentum", "weight_decay"):
             if not 0 <= getattr(self, name) < math.inf:
-                raise SettingsError(f"{name} must be a finite number from 0 on, got {getattr(self, name)}")
+                raise SettingsError(f"{name} must be a finite number, 0 or more, got {getattr(self, name)}")
         for name in ("epochs", "batch_size"):
             if getattr(self, name) < 1:
                 raise SettingsError(f"{name} must be at least 1, got {getattr(self, name)}")
@@ -77,7 +77,7 @@ class TrainSettings:
 
 @dataclass
 class Progress:
-    """Where a run stands and what it has measured: with the learner's state, all that is needed to go on.
+    """Where a run stands and what it has measured: together with the learner's state, all that is needed to resume.
 
     Args:
         task: number of the task being learnt, or to be learnt next.
@@ -110,13 +110,13 @@ class Progress:
 
 
 class Observer:
-    """What may watch a run: override any of these. They see the run; they do not steer it."""
+    """Watches a run: override any of these methods. They see the run; they do not change it."""
 
     def on_start(self, learner: Learner, stream: Stream, progress: Progress) -> None:
         """Before the first step, and after each resume."""
 
     def on_step(self, learner: Learner, progress: Progress, loss: float) -> None:
-        """After every step: be quick."""
+        """After every step: keep this fast."""
 
     def on_task(self, learner: Learner, progress: Progress) -> None:
         """After every task, with its row of accuracies in place."""
@@ -130,7 +130,7 @@ class Member:
         learner: from `attach`.
         stream: its tasks.
         seed: seed of the order of its samples; None draws one from torch's generator, or takes that of `progress`.
-        progress: where to go on, after a resume.
+        progress: where to resume.
         observers: its watchers.
     """
 
@@ -141,7 +141,7 @@ class Member:
     observers: Sequence[Observer] = ()
 
     def start(self) -> None:
-        """Evaluate the untrained network, unless a run goes on, and tell the observers."""
+        """Evaluate the untrained network, unless a run resumes, and tell the observers."""
         if self.seed is None:
             self.seed = draw_seed() if self.progress.order_seed is None else self.progress.order_seed
         self.progress.order_seed = self.seed
@@ -203,8 +203,8 @@ def train(
         stream: the tasks.
         settings: how to train.
         seed: seed of the order of the samples; None draws one from torch's generator, so that `torch.manual_seed`
-            decides. A run that goes on keeps the order that it was begun with.
-        progress: where to go on, after a resume; from the start by default.
+            decides. A resumed run keeps the order that it started with.
+        progress: where to resume; from the start by default.
         observers: watchers, such as a progress bar or a checkpointer.
         quick: whether steps may be taken without autograd where nothing can see the difference, to the same bits.
     """
@@ -217,7 +217,7 @@ def train_members(
 ) -> list[Progress]:
     """What `train` does for each of several learners, a step of each in turn: see `why_not_together`.
 
-    An error of one of them stops all, after the observers of all have seen the step: each can go on alone from there.
+    An error in one of them stops all, after the observers of all have seen the step: each can resume alone from there.
     """
     reason = why_not_together(members) if len(members) > 1 else None
     if reason is not None:
@@ -242,7 +242,7 @@ def train_members(
 
 
 def train_task(members: Sequence[Member], settings: TrainSettings, choice: StepperChoice) -> None:
-    """All steps of one task, inside of `learner.learning`, that are still to be taken."""
+    """All remaining steps of one task, inside `learner.learning`."""
     learners = [member.learner for member in members]
     task, size = learners[0].current_task, learners[0].batch_size or settings.batch_size
     steps_per_epoch = -(-len(task.train) // size)
@@ -287,9 +287,9 @@ def why_not_together(members: Sequence[Member]) -> str | None:
         if [_size(task) for task in member.stream] != [_size(task) for task in first.stream]:
             return "the tasks have different sizes"
         if member.learner.method.batch_size != first.learner.method.batch_size:
-            return "the methods bring different batch sizes"
+            return "the methods ask for different batch sizes"
         if (member.progress.task, member.progress.step) != (first.progress.task, first.progress.step):
-            return "the runs stand at different steps"
+            return "the runs are at different steps"
     return None
 
 
@@ -325,7 +325,7 @@ def _for_each(
     work: Callable[..., None],
     arguments: Sequence[tuple[object, ...]] | None = None,
 ) -> None:
-    """Do something for each member, also after an error; then raise the first error."""
+    """Do something for each member, even after an error; then raise the first error."""
     errors = []
     for member, own in zip(members, arguments or [()] * len(members), strict=True):
         try:
@@ -337,7 +337,7 @@ def _for_each(
 
 
 def _rounded(monitor: dict[str, float]) -> dict[str, float]:
-    """Six digits: the last bits of a float64 product depend on where its operands lie in memory.
+    """Six digits: the last bits of a float64 product depend on where its operands are in memory.
 
     >>> _rounded({"rank": 1234567.0, "leak": 1.23456789e-8})
     {'rank': 1234567.0, 'leak': 1.23457e-08}

@@ -15,8 +15,8 @@ def default_loss(outputs: Tensor, targets: Tensor) -> Tensor:
     """Cross-entropy for integer targets, mean squared error for others."""
     if not isinstance(outputs, Tensor):
         raise UnsupportedError(
-            f"expected the model to return one tensor, got a {type(outputs).__name__}: give attach a loss=... that "
-            "knows what to do with it"
+            f"expected the model to return one tensor, got a {type(outputs).__name__}: pass attach a loss=... that "
+            "can handle it"
         )
     if targets.is_floating_point():
         return mean_squared_error(outputs, targets)
@@ -24,7 +24,7 @@ def default_loss(outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 def mean_squared_error(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Mean squared error; of one-hot labels, where targets are classes."""
+    """Mean squared error; to one-hot labels, where targets are classes."""
     if not targets.is_floating_point():
         targets = nn.functional.one_hot(targets, outputs.shape[-1]).to(outputs.dtype)
     return nn.functional.mse_loss(outputs, targets.view_as(outputs))

@@ -1,9 +1,9 @@
-"""Quick steps of multilayer perceptrons: no autograd, no calls of modules, no memory allocated in every step.
+"""Quick steps of multilayer perceptrons: no autograd, no calls of modules, no memory allocated in each step.
 
 Half of a step of a small network is bookkeeping. The products, sums and losses here are those that autograd computes,
 in the same order and on operands of the same shape and alignment, so that the weights are the same to the bit,
-whichever way a step was taken (batched products of several networks would not do: they round differently for some
-shapes). Several networks of one shape may take their steps together, which saves some more.
+whichever way a step was taken (batched products of several networks are no alternative: they round differently for some
+shapes). Several networks of one shape may take their steps together, which saves more time.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from orthocl.tangents.adapter_layer import AdapterLayer, active_layer
 from orthocl.training.quick_conditions import has_tensor_hooks, hook_tables, linear_layers
 
 aten = torch.ops.aten
-ALIGNMENT = 64  # bytes: where torch lets tensors begin
+ALIGNMENT = 64  # bytes: torch aligns the start of tensors to this
 
 
 class MLPStepper:
     """Plain SGD steps on the mean cross-entropy, of one multilayer perceptron or several of one shape.
 
     The learners' methods act on the gradients as they do around `optimizer.step()`, and the layers of a tangent adapter
-    compute with it. `why_not_quick` says where this will not do.
+    compute with it. `why_not_quick` says where this does not apply.
 
     Args:
-        learners: inside of their tasks.
+        learners: inside their tasks.
         data: inputs and targets of each one's task.
     """
 
@@ -45,7 +45,7 @@ class MLPStepper:
 
     @torch.no_grad()
     def backward(self, index: Sequence[Tensor]) -> list[float]:
-        """The gradients of each network on its own batch, all of equally many samples: their mean losses."""
+        """The gradients of each network on its own batch, all of the same size: their mean losses."""
         samples = len(index[0])
         room = self._rooms.get(samples) or self._rooms.setdefault(samples, _Room(self.nets, samples))
         for learner, (inputs, _), positions, x in zip(
@@ -70,7 +70,7 @@ class MLPStepper:
             _move(learner, net)
 
     def unobserved(self) -> bool:
-        """Whether there are still no hooks on the models, and the weights still lie where they were."""
+        """Whether there are still no hooks on the models, and the weights are still at the same addresses."""
         return (
             not any(self._hooks)
             and not has_tensor_hooks(self._parameters)
@@ -78,7 +78,7 @@ class MLPStepper:
         )
 
     def agrees(self, adapter_gradients: Sequence[Tensor]) -> bool:
-        """Whether the gradients are those in the parameters' `grad`, and those of the adapters these, to the bit."""
+        """Whether the gradients equal the parameters' `grad`, and those of the adapters equal these, to the bit."""
         pairs = [
             (mine, parameter.grad)
             for net in self.nets
@@ -130,7 +130,7 @@ class MLPStepper:
 
 
 class _Layer:
-    """A linear layer, its gradients, and the adapter that is on it in this step."""
+    """A linear layer, its gradients, and its adapter in this step."""
 
     def __init__(self, module: nn.Linear):
         self.module, self.adapter = module, active_layer(module)
@@ -140,7 +140,7 @@ class _Layer:
 
 
 class _Stack:
-    """One matrix for each network, in one tensor, each aligned as a tensor of its own."""
+    """One matrix for each network, in one tensor, each aligned like a separate tensor."""
 
     def __init__(self, like: Tensor, count: int, rows: int, columns: int):
         unit = ALIGNMENT // like.element_size()
@@ -150,7 +150,7 @@ class _Stack:
 
 
 class _Room:
-    """Memory of a step with batches of one size: what enters each layer and leaves the last, and derivatives by it."""
+    """Memory of a step with batches of one size: each layer's inputs, the last one's outputs, and their derivatives."""
 
     def __init__(self, nets: Sequence[Sequence[_Layer]], samples: int):
         like = nets[0][0].weight
@@ -161,7 +161,7 @@ class _Room:
         self._scratch: dict[int, Tensor] = {}
 
     def kernel(self, layer: AdapterLayer) -> tuple[Tensor, Tensor]:
-        """Room for the kernel of an adapter's layer with the batch, and scratch room of that shape for all of them."""
+        """Memory for the kernel of an adapter's layer with the batch, and shared scratch memory of that shape."""
         if id(layer) not in self._kernels:
             shape = len(self.values[0].each[0]), len(layer.block.inputs)
             kernel = self.values[0].all.new_empty(shape)
@@ -174,7 +174,7 @@ class _Room:
 def _loss(outputs: Tensor, targets: Tensor, gradient: Tensor) -> Tensor:
     """The mean cross-entropy of one network; its derivatives go into `gradient`."""
     logarithms = functional.log_softmax(outputs, -1)
-    mean = (targets, None, 1, -100)  # no class weights, the mean, the label that is never seen
+    mean = (targets, None, 1, -100)  # no class weights, the mean, the label that is ignored
     loss: Tensor
     loss, weight = aten.nll_loss_forward(logarithms, *mean)
     by_logarithms = aten.nll_loss_backward(torch.ones_like(loss), logarithms, *mean, weight)
@@ -183,7 +183,7 @@ def _loss(outputs: Tensor, targets: Tensor, gradient: Tensor) -> Tensor:
 
 
 def _move(learner: Learner, net: Sequence[_Layer]) -> None:
-    """What `optimizer.step()` does on an attached plain SGD."""
+    """What `optimizer.step()` does with plain SGD and an attached method."""
     rate = learner.optimizer.param_groups[0]["lr"]
     for layer in net:
         layer.module.weight.grad, layer.module.bias.grad = layer.d_weight, layer.d_bias

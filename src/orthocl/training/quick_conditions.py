@@ -1,8 +1,8 @@
-"""When quick steps may stand in for autograd's: only where nothing can see the difference.
+"""When quick steps may replace those of autograd: only where nothing can see the difference.
 
-Quick steps call no module, build no graph and do not call `optimizer.step()`. So whatever hangs on one of those (hooks
-of any kind, a scheduler around the optimizer, modes of torch, a model or method that does more than it seems) makes the
-loop take plain steps.
+Quick steps call no module, build no graph and do not call `optimizer.step()`. So whatever depends on one of those
+(hooks of any kind, a scheduler around the optimizer, modes of torch, a model or method that does more than it seems to)
+makes the loop take plain steps.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def has_tensor_hooks(parameters: Sequence[Tensor]) -> bool:
 
 
 def why_not_quick(learner: Learner, inputs: Tensor, targets: Tensor) -> str | None:
-    """Why a learner inside of a task must be stepped by autograd, or None if quick steps do.
+    """Why a learner inside a task must take its steps with autograd, or None if quick steps are allowed.
 
     Args:
         learner: the learner.
@@ -83,17 +83,17 @@ def why_not_quick(learner: Learner, inputs: Tensor, targets: Tensor) -> str | No
     layers = linear_layers(learner.model)
     if layers is None:
         return (
-            "quick steps are only there for multilayer perceptrons without dropout, every parameter trained"
+            "quick steps exist only for multilayer perceptrons without dropout, with every parameter trained"
         )
     if any(1 in layer.weight.shape for layer in layers):
         return "products with a single unit may be computed in another order"  # such a matrix is its own transpose
     if len({(p.dtype, p.device.type) for p in learner.model.parameters()} | {(inputs.dtype, "cpu")}) > 1:
-        return "quick steps need the processor, and weights and inputs of one type"
+        return "quick steps need the CPU, and weights and inputs of the same type"
     flat = type(next(iter(learner.model.children()))) is nn.Flatten or inputs.dim() == 2
     if not flat or inputs.flatten(1).shape[1] != layers[0].in_features:
         return "the inputs do not fit the first layer as rows"
     if learner.loss is not default_loss or targets.dtype != torch.int64 or targets.dim() != 1:
-        return "quick steps are only there for the cross-entropy of one class per sample"
+        return "quick steps exist only for the cross-entropy of one class per sample"
     method = learner.method
     if not vars(type(method)).get("quick_steps") or method.overrides("penalty"):
         return f"method {method.name!r} does not declare `quick_steps`"
@@ -105,7 +105,7 @@ def _why_not_plain_sgd(learner: Learner) -> str | None:
     (group, *others) = optimizer.param_groups
     switches = ("momentum", "weight_decay", "maximize", "foreach", "fused", "differentiable")
     if type(optimizer) is not torch.optim.SGD or others or any(group[name] for name in switches):
-        return "quick steps are only there for plain SGD"
+        return "quick steps exist only for plain SGD"
     if not isinstance(group["lr"], float | int):
         return "the learning rate is a tensor"
     if {id(p) for p in group["params"]} != {id(p) for p in learner.model.parameters()}:

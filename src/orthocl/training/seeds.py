@@ -1,4 +1,4 @@
-"""Random seeds derived by name, so that the randomness of one component never moves with another's."""
+"""Random seeds derived by name, so that the randomness of one component never depends on another's."""
 
 from __future__ import annotations
 

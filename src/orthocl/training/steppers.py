@@ -1,7 +1,7 @@
 """Steppers: how the training loop takes a step of each learner.
 
-`AutogradStepper` is the step that one would write by hand, and always right. `VerifiedStepper` takes the quick steps of
-`mlp_steps` where nothing can see the difference, after it has seen for itself that they agree with autograd to the bit.
+`AutogradStepper` takes the step that one would write by hand, which is always right. `VerifiedStepper` takes the quick
+steps of `mlp_steps` where nothing can see the difference, after checking that they agree with autograd to the bit.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Data = tuple[Tensor, Tensor]  # all inputs and targets of a task
 
 
 class Stepper(Protocol):
-    """Takes steps of one or several learners, all inside of their tasks, each on a batch of its own."""
+    """Takes steps of one or several learners, all inside their tasks, each on its own batch."""
 
     def backward(self, index: Sequence[Tensor]) -> list[float]:
         """Compute the gradients at the samples of these positions, one batch for each learner: their losses."""
@@ -34,7 +34,7 @@ class AutogradStepper:
     """The plain step: forward, penalty, backward, `optimizer.step()`.
 
     Args:
-        learners: inside of their tasks.
+        learners: inside their tasks.
         data: inputs and targets of each one's task.
     """
 
@@ -63,7 +63,7 @@ class AutogradStepper:
 
 
 class VerifiedStepper:
-    """Quick steps that are compared with autograd before they are trusted, and given up when they differ.
+    """Quick steps that are compared with autograd before they are trusted, and abandoned if they differ.
 
     Args:
         plain: the steps that are always right.
@@ -76,7 +76,7 @@ class VerifiedStepper:
         self.chosen: Stepper | None = None
 
     def backward(self, index: Sequence[Tensor]) -> list[float]:
-        """Compute the gradients, the first time in both ways."""
+        """Compute the gradients, the first time both ways."""
         if self.chosen is None:
             return self._compare(index)
         if self.chosen is self.quick and not self.quick.unobserved():
@@ -103,7 +103,7 @@ class VerifiedStepper:
 
 
 class StepperChoice:
-    """Which stepper to use: quick steps where they are allowed, until they have once differed from autograd.
+    """Which stepper to use: quick steps where they are allowed, until they differ from autograd once.
 
     Args:
         quick: whether quick steps may be used at all.
@@ -113,7 +113,7 @@ class StepperChoice:
         self.quick = quick
 
     def stepper(self, learners: Sequence[Learner], data: Sequence[Data]) -> Stepper:
-        """The stepper of a task that has been begun, or is gone on with."""
+        """The stepper of a task that was started or resumed."""
         plain = AutogradStepper(learners, data)
         if not self.quick or any(
             why_not_quick(learner, *samples) for learner, samples in zip(learners, data, strict=True)

@@ -1,4 +1,4 @@
-"""Train a network with the usual loop and put the theory's numbers beside what happened.
+"""Train a network with the usual loop and compare the theory's numbers with what happened.
 
 Paper: section 6 and Theorem 3's H terms (`thm:gen-ogd`), in practice.
 """
@@ -70,14 +70,14 @@ def train_with_theory(
     Args:
         model: the network; trained in place.
         stream: the tasks.
-        method: any method; predictions are for its own rule if it is SGD, OGD, OGD+ or GPM, and else for plain SGD:
-            then they say what was avoided.
+        method: any method; predictions are for its own rule if it is SGD, OGD, OGD+ or GPM, otherwise for plain SGD:
+            then they show what was avoided.
         settings: of the training.
         loss: "squared" is the theory's own (half the squared error to one-hot targets); "cross-entropy" is what
-            networks are usually trained with, and further from it.
-        samples: training samples per task for the theory; best all of them.
-        ridge: predict by Theorem 1's own step with this ridge, instead of by as many steps of descent on the loss of
-            the training.
+            networks are usually trained with, and further from the theory.
+        samples: training samples per task for the theory; ideally all of them.
+        ridge: predict with Theorem 1's own step and this ridge, instead of with as many steps of descent on the
+            training loss.
         seed: of the training.
         on_task: called with each task's number when it is trained.
         on_theory: called with each task's number when it is compared.

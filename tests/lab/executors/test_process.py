@@ -174,5 +174,5 @@ def test_a_daemon_of_multiprocessing_is_told_to_use_no_processes(store, tiny, mo
 def test_the_start_of_a_process_is_measured_until_it_is_ready(monkeypatch):
     assert start_seconds() > 0
     monkeypatch.setattr("orthocl.lab.executors.process.serve", sys.exit)
-    with pytest.raises(OrthoclError, match="exit code 1 as it started"):
+    with pytest.raises(OrthoclError, match="exit code 1 while starting"):
         start_seconds()

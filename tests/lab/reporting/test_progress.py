@@ -136,7 +136,7 @@ def test_the_live_display_ends_with_a_line_and_a_cursor(tiny):
     assert "why" not in plain, "the reason comes at the end, from the caller"
     assert "wait a moment" in plain
     assert "seed 3: wait" not in plain
-    assert re.search(r"2 of 3 runs in .*; 1 was there already, 1 failed\s*$", plain)
+    assert re.search(r"2 of 3 runs in .*; 1 already existed, 1 failed\s*$", plain)
 
 
 def test_lines_without_a_terminal(tiny):

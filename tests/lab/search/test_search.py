@@ -168,8 +168,8 @@ def test_several_best_are_named(whole) -> None:
     other.score = best.score
     equals = SearchResult(result.name, result.settings, [group])
     assert equals.bests(group) == [trial for trial in group.trials if trial in (best, other)]
-    assert "1 more as good, the first was taken" in equals.to_toml()
-    assert "as good" not in result.to_toml()
+    assert "1 more equally good, the first was taken" in equals.to_toml()
+    assert "equally good" not in result.to_toml()
 
 
 def test_an_interrupted_search_goes_on_and_makes_nothing_twice(tmp_path: Path) -> None:

@@ -141,7 +141,7 @@ def test_a_claim_excludes_others_until_it_is_released(store):
         assert alive_claim(store.folder("x"))["pid"] == os.getpid()
         with pytest.raises(ClaimedError, match=str(os.getpid())):
             store.claim("x")
-        with pytest.raises(StoreError, match="being made right now"):
+        with pytest.raises(StoreError, match="being executed right now"):
             store.remove("x")
     with store.claim("x") as second:
         assert second.folder == store.folder("x")

@@ -1,4 +1,4 @@
-"""`orthocl theory bound`: the bounds on the risk beside what is measured."""
+"""`orthocl theory bound`: bounds on the risk, and what is measured."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def bound(
     figure: FigurePath = None,
     json_output: AsJson = False,
 ) -> None:
-    """Bound the risk on every task after the last one, beside what is measured on test data.
+    """Bound the risk on every task after the last one, and compare with what is measured on test data.
 
     By default all valid forms, which hold together, the smallest of them, and what it says. The tasks are trained on
     different images, as forms other than "sound" need. Columns named after a form bound the 0-1 error of f, except

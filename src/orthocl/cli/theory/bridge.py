@@ -1,4 +1,4 @@
-"""`orthocl theory bridge`: what the theory says of a network in training."""
+"""`orthocl theory bridge`: what the theory says about a network in training."""
 
 from __future__ import annotations
 
@@ -35,19 +35,19 @@ def bridge(
     tasks: Annotated[int, Parameter(help="Tasks of the stream to use.")] = 5,
     samples: Annotated[int, Parameter(help="Samples per task for the theory (all logits of each).")] = 300,
     ridge: Annotated[
-        float | None, Parameter(help="Predict by one ridge regression instead of by steps of descent.")
+        float | None, Parameter(help="Predict with one ridge regression instead of steps of descent.")
     ] = None,
     seed: Annotated[int, Parameter(help="Seed of data, weights and batches.")] = 0,
     data_root: DataRoot = None,
     figure: FigurePath = None,
     json_output: AsJson = False,
 ) -> None:
-    """Train a network and put dissimilarity, predicted forgetting and tangent drift beside what happened.
+    """Train a network and compare dissimilarity, predicted forgetting and tangent drift with what happened.
 
     Columns: S per sample is the dissimilarity to what came before, max lr the largest rate at which full-batch
     descent on the summed squares is stable, tangent cosine and growth compare the tangents after the task with
-    those after the last one (1: they did not move), forgetting is the accuracy lost on its training samples and
-    predicted what the linearised network says, learning each task with the same loss for as many steps.
+    those after the last one (1: they did not move), forgetting is the accuracy lost on its training samples, and
+    predicted is what the linearised network loses, learning each task with the same loss for as many steps.
 
     Example: orthocl theory bridge --method ogd --figure bridge.svg
     """
@@ -76,7 +76,7 @@ def bridge(
         "pairs": [asdict(pair) for pair in report.pairs],
         "method": method,
     }
-    emit(f"theory beside practice, {stream}, {method}", rows, extra, json_output)
+    emit(f"theory and practice, {stream}, {method}", rows, extra, json_output)
     if figure is not None:
         save_figure(figures.bridge_figure(report), figure)
 

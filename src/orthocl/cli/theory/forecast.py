@@ -38,7 +38,7 @@ def forecast(
     step: Annotated[float | None, Parameter(help="Degrees between tasks of a rotated stream.")] = None,
     rules: Annotated[
         tuple[Literal["sgd", "ogd", "ogd+", "gpm"], ...],
-        Parameter(help="Rules to forecast, beside the trained method's own.", consume_multiple=True),
+        Parameter(help="Rules to forecast, in addition to the trained method's own.", consume_multiple=True),
     ] = FORECAST_RULES,
     seeds: Annotated[int, Parameter(help="Networks to train; intervals are over them.")] = 5,
     seed: Annotated[int, Parameter(help="The first seed of data, weights and batches.")] = 0,
@@ -50,9 +50,9 @@ def forecast(
     """Forecast, before each task is learnt, what it will do to earlier ones under SGD, OGD, OGD+ and GPM.
 
     Rows: for each task, the accuracy that earlier tasks are expected to lose when it is learnt, averaged over them and
-    over the seeds, for each rule, and what the trained method really lost. Then rank correlations over pairs of tasks
-    of the forecast for the trained method's rule with what was measured, with 95 % intervals over seeds, beside two
-    predictors that know nothing: how many tasks ago, and how many tasks come later; and given the former.
+    over the seeds, for each rule, and what the trained method actually lost. Then rank correlations over pairs of tasks
+    of the forecast for the trained method's rule with what was measured, with 95 % intervals over seeds, next to two
+    trivial predictors: how many tasks ago, and how many tasks come later; and given the former.
 
     Example: orthocl theory forecast permuted-mnist-mini --seeds 5 --figure forecast.pdf
     """

@@ -1,4 +1,4 @@
-"""`orthocl theory overlay`: trained networks beside their closed form."""
+"""`orthocl theory overlay`: trained networks compared with their closed form."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def overlay(
     figure: FigurePath = None,
     json_output: AsJson = False,
 ) -> None:
-    """Train real networks of growing width and lay the closed form over their outputs.
+    """Train real networks of growing width and compare their outputs with the closed form.
 
     Columns: root mean square of trained minus predicted outputs on test samples, for the kernel of the network at
     its start and for the infinitely wide one, and the relative distance between these kernels. All fall with width.

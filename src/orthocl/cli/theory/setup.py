@@ -18,7 +18,9 @@ from orthocl.streams import make
 from orthocl.theory import EmpiricalNTK, InfiniteWidthNTK, Kernel, Solution, solve_stream
 from orthocl.theory.regression_targets import RegressionTask, regression_tasks
 
-Rule = Annotated[Literal["sgd", "ogd"], Parameter(help="Gradient descent, or its projection off the memory.")]
+Rule = Annotated[
+    Literal["sgd", "ogd"], Parameter(help="Gradient descent, or projected away from the memory.")
+]
 MemoryOption = Annotated[int | None, Parameter(help="Samples per task to remember; all by default.")]
 FigurePath = Annotated[Path | None, Parameter(help="Save a figure here: .svg, .pdf or .png.")]
 AsJson = Annotated[bool, Parameter(name="--json", help="Print JSON instead of tables.", negative="")]
@@ -29,7 +31,7 @@ StreamName = Annotated[
 DEFAULT_STREAM = "rotated-mnist-mini"
 DataRoot = Annotated[
     Path | None,
-    Parameter(help="Folder of the data sets; by default $ORTHOCL_DATA, else the user's cache folder."),
+    Parameter(help="Folder with the data sets; by default $ORTHOCL_DATA, or the user's cache folder."),
 ]
 
 
@@ -57,7 +59,7 @@ class Setup:
     data_root: DataRoot = None
 
 
-# Other defaults need classes of their own: options given on the command line are filled up from the class.
+# Other defaults need separate classes: options missing on the command line are filled in from the class.
 @Parameter(name="*")
 @dataclass(frozen=True)
 class OrderSetup(Setup):
@@ -94,7 +96,7 @@ def make_kernel(setup: Setup, tasks: Sequence[RegressionTask]) -> Kernel:
     if setup.kernel == "infinite":
         if setup.net is not None:
             raise SettingsError(
-                "--net has an effect only with --kernel empirical: give that too, or leave it out"
+                "--net only has an effect with --kernel empirical: give that too, or leave it out"
             )
         return InfiniteWidthNTK(setup.depth, bias_variance=setup.bias_variance)
     outputs = 1 if tasks[0].targets.ndim == 1 else tasks[0].targets.shape[1]

@@ -52,12 +52,12 @@ def solve(
     """Learn a stream in closed form: dissimilarities, distances, learning rates, accuracies, drift.
 
     Columns: S is the dissimilarity to what came before, step and total are ||w_t - w_{t-1}|| and
-    ||w_t - w_0||, max lr the largest stable rate, R the task's term of the complexity proxy, mse the error on its
-    training points in the end, then and now its test accuracy after its own and after the last task, kept and
-    others the largest change since then of remembered and of other training outputs.
+    ||w_t - w_0||, max lr the largest stable rate, R the task's term of the complexity proxy, mse the final error on its
+    training points, then and now its test accuracy after its own and after the last task, kept and others the largest
+    change since then of remembered and of other training outputs.
 
     With OGD a second table shows Proposition 1: the gradient g of the last task as it begins, and OGD's step P g,
-    beside the gradient h of the loss on each earlier task's memory.
+    compared with the gradient h of the loss on each earlier task's memory.
 
     Example: orthocl theory solve rotated-mnist-mini --rule ogd --samples 200 --figure solve.svg
     """
@@ -101,7 +101,7 @@ def _accuracies(solution: Solution, tasks: Sequence[RegressionTask]) -> Tensor:
 
 
 def _rows(solution: Solution, accuracies: Tensor) -> list[dict[str, Any]]:
-    """What is said of each task."""
+    """The table's row for each task."""
     with progress_bar("measuring"):
         drifts = {drift.task: drift for drift in forgetting_drift(solution)}
         terms = complexity_terms(solution)

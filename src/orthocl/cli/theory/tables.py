@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def progress_bar(description: str, total: int | None = None) -> Iterator[Callable[..., None]]:
-    """A bar on the error stream; call what it yields with how much is done, and of how much if not known before."""
+    """A bar on the error stream; call what it yields with how much is done, and the total if not known before."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     console = Console(stderr=True)
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
@@ -59,7 +59,7 @@ def print_table(title: str, rows: Sequence[dict[str, Any]]) -> None:
 
 
 def check_figure(path: Path | None) -> None:
-    """Refuse a figure that cannot be saved before the work, and make its folder."""
+    """Reject a figure that cannot be saved before the work starts, and create its folder."""
     if path is not None:
         figures.check_path(path)
         make_folder(path)

@@ -1,4 +1,4 @@
-"""Executors: where runs are made. Ray and Slurm are imported only when asked for."""
+"""Executors: where runs are executed. Ray and Slurm are imported only when asked for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every executor takes and gives."""
+"""What every executor accepts and returns."""
 
 from __future__ import annotations
 
@@ -37,15 +37,15 @@ class Event:
     """Something that happened to a run.
 
     Args:
-        kind: "known" (its record was there already), "started", "progress", "finished", "unsupported", "failed",
-            "paused" (it got as far as it should for now), "interrupted", "elsewhere" (another process is making it),
-            "stopping" (all runs are asked to), or "note" (text for people).
+        kind: "known" (it already has a record), "started", "progress", "finished", "unsupported", "failed",
+            "paused" (it got as far as it should for now), "interrupted", "elsewhere" (another process is executing it),
+            "stopping" (all runs were asked to stop), or "note" (text for people).
         run: id of the run.
         settings: the run.
-        task: task being learnt, from 1.
+        task: task being learnt, counted from 1.
         tasks: number of tasks.
         step: steps taken in that task.
-        steps: steps of that task.
+        steps: number of steps in that task.
         loss: loss of the latest step.
         accuracy: mean test accuracy on the tasks learnt so far, when last measured.
         text: reason or note.
@@ -69,12 +69,12 @@ class Outcome:
 
     Args:
         run: id of the run.
-        settings: the run as it was asked for, with its labels.
-        status: "finished" and "unsupported" come with a record, "failed" with a reason; "interrupted" runs go on with
-            the next call; "elsewhere" means that another process is making it.
+        settings: the run as requested, with its labels.
+        status: "finished" and "unsupported" come with a record, "failed" with a reason; "interrupted" runs resume with
+            the next call; "elsewhere" means that another process is executing it.
         record: the record.
         reason: why it is unsupported or failed.
-        known: whether the record was there before.
+        known: whether the record already existed.
     """
 
     run: str
@@ -89,12 +89,12 @@ OnEvent = Callable[[Event], None]
 
 
 class Executor(Protocol):
-    """Makes runs, somewhere."""
+    """Executes runs, somewhere."""
 
     def run_all(
         self, runs: Sequence[RunSettings], store: Store, *, options: RunOptions, on_event: OnEvent
     ) -> list[Outcome]:
-        """Make all runs that have no record yet. One outcome per run, in the order given; failures do not stop it."""
+        """Execute all runs that have no record yet. One outcome per run, in order; failures do not stop it."""
 
 
 def pending(
@@ -120,7 +120,7 @@ def gather(
     todo: Mapping[str, RunSettings],
     failures: Mapping[str, str],
 ) -> list[Outcome]:
-    """The outcomes of runs, from the store and the reasons of those that failed."""
+    """The outcomes of runs, from the store and the reasons why some failed."""
     outcomes = []
     for run, settings in zip(ids, runs, strict=True):
         record = store.record(run)
@@ -137,14 +137,14 @@ def gather(
 
 
 def check_positive(**values: float | None) -> None:
-    """Refuse settings of an executor that are not above zero; None is allowed."""
+    """Reject settings of an executor that are not above zero; None is allowed."""
     for name, value in values.items():
         if value is not None and not value > 0:
             raise SettingsError(f"{name} must be above 0, got {value}")
 
 
 def check_not_negative(**values: float) -> None:
-    """Refuse settings of an executor below zero."""
+    """Reject settings of an executor below zero."""
     for name, value in values.items():
         if value < 0:
             raise SettingsError(f"{name} must be 0 or more, got {value}")

@@ -1,4 +1,4 @@
-"""LocalExecutor: one process per run (or per few runs that are trained together) on this machine, N at a time."""
+"""LocalExecutor: one process per run (or per few runs trained together) on this machine, N at a time."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ WAIT_SECONDS = 1.0
 
 @dataclass(frozen=True)
 class LocalExecutor:
-    """Makes runs on this machine.
+    """Executes runs on this machine.
 
     Ctrl-C lets every run write a checkpoint and stops; a second Ctrl-C stops at once. Either way, and after any crash,
-    the same call goes on where it was. A run whose process dies has failed; the others go on.
+    the same call resumes. A run whose process dies has failed; the others continue.
 
     Args:
-        jobs: processes at a time. Each makes one run, or some seeds of plain training together where that is faster.
-            0 makes all runs one after another in this very process, which is what debuggers like.
+        jobs: processes at a time. Each executes one run, or several seeds of plain training together where that is
+            faster. 0 executes all runs one after another in this process, which suits debuggers.
     """
 
     jobs: int = 1
@@ -56,7 +56,7 @@ class LocalExecutor:
     def run_all(
         self, runs: Sequence[RunSettings], store: Store, *, options: RunOptions, on_event: OnEvent
     ) -> list[Outcome]:
-        """Make all runs that have no record yet. One outcome per run, in the order given; failures do not stop it."""
+        """Execute all runs that have no record yet. One outcome per run, in order; failures do not stop it."""
         ids, todo = pending(runs, store, options, on_event)
         session = _Session(store, options, on_event, todo)
         if todo and self.jobs:
@@ -80,7 +80,7 @@ def threads_per_run(jobs: int) -> int:
 
 @dataclass
 class _Session:
-    """One call of `run_all`: the runs to come (in groups), the processes, and the runs that others are making."""
+    """One call of `run_all`: the runs still to start (in groups), the processes, and the runs claimed by others."""
 
     store: Store
     options: RunOptions
@@ -93,7 +93,7 @@ class _Session:
     stopping: bool = False
 
     def work(self, slots: int) -> None:
-        """Make all runs of the queue in processes, so many at a time."""
+        """Execute all queued runs in processes, a fixed number at a time."""
         try:
             with _Interrupts() as interrupts:
                 while self.workers or ((self.queue or self.elsewhere) and not self.stopping):
@@ -112,7 +112,7 @@ class _Session:
             raise KeyboardInterrupt
 
     def work_here(self) -> None:
-        """Make all runs one after another in this process."""
+        """Execute all runs one after another in this process."""
         with _Interrupts() as interrupts:
             for run, settings in self.todo.items():
                 if not interrupts.seen:
@@ -145,14 +145,14 @@ class _Session:
             self._wait_for_others()
 
     def _start(self, runs: tuple[str, ...]) -> None:
-        """Have a process make these runs, except those that others are making."""
+        """Have a process execute these runs, except those that others are executing."""
         ours = {}
         for run in runs:
             owner = alive_claim(self.store.folder(run))
             if owner is None:
                 ours[run] = self.todo[run]
             else:
-                self.hear(run=run, kind="elsewhere", text=f"being made by {describe(owner)}")
+                self.hear(run=run, kind="elsewhere", text=f"being executed by {describe(owner)}")
         if ours:
             worker = WorkerProcess.start(Job(ours, self.store, self.options))
             self.workers[worker.channel] = worker
@@ -174,7 +174,7 @@ class _Session:
         if record is not None:
             self.hear(run=run, kind=record.status, text=record.reason)
         elif self.stopping and code >= 0:
-            self.hear(run=run, kind="interrupted", text=f"run {run} was stopped before it began")
+            self.hear(run=run, kind="interrupted", text=f"run {run} was stopped before it started")
         elif code < 0:
             name = signal.Signals(-code).name
             hint = " (out of memory?)" if name == "SIGKILL" else ""
@@ -183,7 +183,7 @@ class _Session:
             self.hear(run=run, kind="failed", text=f"its process ended with exit code {code}")
 
     def _wait_for_others(self) -> None:
-        """Look whether others have finished their runs, or died and left them to us."""
+        """Check whether others have finished their runs, or died and left them to us."""
         for run in sorted(self.elsewhere):
             record = self.store.record(run)
             if record is not None:
@@ -205,10 +205,10 @@ class _Session:
 
 
 class _Interrupts:
-    """Ctrl-C while runs are made: the first is only noted, the second raises KeyboardInterrupt.
+    """Ctrl-C while runs are executed: the first is only noted, the second raises KeyboardInterrupt.
 
-    Raised at any moment, it could tear an event in two, lose a process that is just being started, or keep a run in
-    this process from writing a checkpoint.
+    An exception raised at an arbitrary moment could cut an event in two, lose a process that is just starting, or keep
+    a run in this process from writing a checkpoint.
     """
 
     def __init__(self) -> None:

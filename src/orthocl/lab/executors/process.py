@@ -1,10 +1,10 @@
-"""Processes that make runs on this machine: a fresh one for each job, forked from a server that has imported torch.
+"""Processes that execute runs on this machine: a fresh one for each job, forked from a server that has imported torch.
 
 The server is the standard library's (`multiprocessing`, start method "forkserver"); where it does not exist, every
 process is a new interpreter ("spawn"). A process sends its events through a pipe and is told to stop through it. When
-the pipe closes, because the process that started it is gone, for whatever reason, it ends at once.
+the pipe closes because the process that started it is gone, for whatever reason, it ends at once.
 
-The caller's main module is never imported again, so that a script may make runs at its top level, without
+The caller's main module is never imported again, so that a script may start runs at its top level, without
 `if __name__ == "__main__"`.
 """
 
@@ -49,10 +49,10 @@ def start_method() -> str:
 
 @dataclass(frozen=True)
 class WorkerProcess:
-    """A process that makes the runs of one job.
+    """A process that executes the runs of one job.
 
     Args:
-        runs: ids of the runs whose end it has not told yet.
+        runs: ids of the runs whose end it has not reported yet.
         channel: where its events arrive, and where it is told to stop.
         process: the process itself.
     """
@@ -63,7 +63,7 @@ class WorkerProcess:
 
     @classmethod
     def start(cls, job: Job) -> WorkerProcess:
-        """Start a process that makes these runs."""
+        """Start a process that executes these runs."""
         if multiprocessing.current_process().daemon:
             raise SettingsError(
                 "this process is a daemon of multiprocessing, which may not start others: use jobs=0"
@@ -77,14 +77,14 @@ class WorkerProcess:
         mine, theirs = multiprocessing.Pipe()
         try:
             process = context.Process(target=serve, args=(theirs, text), name="orthocl-worker")
-            # The server passes on that it ignores Ctrl-C; a new interpreter inherits it from this process.
+            # Processes inherit from the server that it ignores Ctrl-C; a new interpreter inherits it from this process.
             with _without_main_module(), nullcontext() if method == "forkserver" else _ignoring_interrupts():
                 process.start()
         except BaseException as error:
             mine.close()
             if isinstance(error, EOFError | OSError):
                 raise OrthoclError(
-                    f"cannot start a process for runs ({error}): is there memory left? jobs=0 needs no process"
+                    f"cannot start a process for runs ({error}): is any memory left? jobs=0 needs no process"
                 ) from error
             raise
         finally:
@@ -105,26 +105,26 @@ class WorkerProcess:
             self.channel.send_bytes(STOP)
 
     def wait(self) -> int:
-        """Wait for its end: its exit code, negative for the number of the signal that ended it."""
+        """Wait for it to end: its exit code, or minus the number of the signal that ended it."""
         self.process.join()
         self.channel.close()
         return self.process.exitcode or 0
 
     def kill(self) -> None:
-        """End it at once, if it is still there."""
+        """End it at once, if it is still running."""
         self.process.kill()
         self.wait()
 
 
 def start_seconds() -> float:
-    """Seconds until a process is ready to make runs, mostly for importing torch: measured by starting one."""
+    """Seconds until a process is ready to execute runs, mostly spent importing torch: measured by starting one."""
     clock = time.perf_counter()
     worker = WorkerProcess.start(Job({}, Store("."), RunOptions()))
     worker.receive()
     seconds = time.perf_counter() - clock
     code = worker.wait()
     if code:
-        raise OrthoclError(f"a process that would make runs ended with exit code {code} as it started")
+        raise OrthoclError(f"a process for runs ended with exit code {code} while starting")
     return seconds
 
 
@@ -132,7 +132,7 @@ def start_seconds() -> float:
 
 
 def serve(channel: Connection, text: str) -> None:
-    """Make the runs of a job, and tell through the channel what becomes of them.
+    """Execute the runs of a job, and report through the channel what becomes of them.
 
     Args:
         channel: to the process that asks for the runs.
@@ -146,7 +146,7 @@ def serve(channel: Connection, text: str) -> None:
     threading.Thread(target=_listen, args=(channel, stopping), name="orthocl-stop", daemon=True).start()
 
     def tell(**event: Any) -> None:
-        with suppress(OSError):  # the caller is gone, and this process about to end
+        with suppress(OSError):  # the caller is gone, and this process is about to end
             channel.send_bytes(json.dumps(event).encode())
 
     values = json.loads(text)
@@ -167,7 +167,7 @@ def serve(channel: Connection, text: str) -> None:
 
 
 def _listen(channel: Connection, stopping: threading.Event) -> None:
-    """Wait for the word to stop; end the process when the caller is gone."""
+    """Wait for the request to stop; end the process when the caller is gone."""
     try:
         while True:
             if channel.recv_bytes() == STOP:
@@ -202,7 +202,7 @@ def _output_to_file(store: Store, runs: list[str]) -> Iterator[None]:
 
 
 def _start_server(context: Any) -> None:
-    """Start the server that forks the processes, unless it is running."""
+    """Start the server that forks the processes, unless it is already running."""
     from multiprocessing import forkserver  # not on every system
 
     context.set_forkserver_preload(list(PRELOADED))
@@ -212,8 +212,8 @@ def _start_server(context: Any) -> None:
 
 @contextmanager
 def _ignoring_interrupts() -> Iterator[None]:
-    """Ignore Ctrl-C for a moment; processes started in the meantime go on ignoring it."""
-    if threading.current_thread() is not threading.main_thread():  # no other may change it
+    """Ignore Ctrl-C for a moment; processes started in the meantime keep ignoring it."""
+    if threading.current_thread() is not threading.main_thread():  # no other thread may change it
         yield
         return
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -235,7 +235,7 @@ def _without_main_module() -> Iterator[None]:
 
 
 def _open_standard_streams() -> None:
-    """Open those that are closed: otherwise a pipe would get the number of one, and be taken for it."""
+    """Open those that are closed: otherwise a pipe would get the number of one, and be mistaken for it."""
     for number in (0, 1, 2):
         try:
             os.fstat(number)

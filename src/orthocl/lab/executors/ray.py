@@ -1,11 +1,11 @@
 """RayExecutor: the same runs on the machines of a Ray cluster.
 
-Each run is one Ray task with the resources it asks for. Ray's own retries are off: this executor makes them, so that
-it can say so, and because a run that was begun must go on from its checkpoint and not from the start.
+Each run is one Ray task with the resources it asks for. Ray's own retries are off: this executor retries, so that it
+can report it, and because a run that has started must resume from its checkpoint and not start over.
 
-With a store that every node sees under the same path, workers write there themselves: a run whose node died goes on
-from its latest checkpoint on another node. Without one (`shared=False`), each node keeps its runs in a folder of its
-own and finished records, with progress and weights, are sent back.
+With a store that every node sees under the same path, workers write there themselves: a run whose node died resumes
+from its latest checkpoint on another node. Without one (`shared=False`), each node keeps its runs in its own folder and
+finished records, with progress and weights, are sent back.
 """
 
 from __future__ import annotations
@@ -53,18 +53,18 @@ from orthocl.storage import write_atomically
 
 POLL_SECONDS = 0.5
 RETURNED_FILES = ("weights.safetensors", "progress.jsonl", "settings.json")
-"""What a node without the store sends back beside the record."""
+"""What a node without the store sends back with the record."""
 
 
 @dataclass(frozen=True)
 class RayExecutor:
-    """Makes runs on a Ray cluster that is already there; it never starts or stops one.
+    """Executes runs on an existing Ray cluster; it never starts or stops one.
 
     Args:
         jobs: runs at a time at most; 0 for as many as the cluster has room for.
-        address: of the cluster, such as "10.0.0.1:6379"; by default what RAY_ADDRESS says, or the cluster this machine
-            is part of.
-        cpus: processors per run, which is also its number of threads.
+        address: of the cluster, such as "10.0.0.1:6379"; by default the value of RAY_ADDRESS, or the cluster that
+            this machine is part of.
+        cpus: processors per run, and also its number of threads.
         gpus: graphics processors per run, for placement.
         memory_gb: memory per run, for placement.
         resources: further resources per run, by the names the cluster gave them.
@@ -90,7 +90,7 @@ class RayExecutor:
     def run_all(
         self, runs: Sequence[RunSettings], store: Store, *, options: RunOptions, on_event: OnEvent
     ) -> list[Outcome]:
-        """Make all runs that have no record yet. One outcome per run, in the order given; failures do not stop it."""
+        """Execute all runs that have no record yet. One outcome per run, in order; failures do not stop it."""
         ids, todo = pending(runs, store, options, on_event)
         failures: dict[str, str] = {}
         if todo:
@@ -127,7 +127,7 @@ class RayExecutor:
 
 @dataclass
 class _Session:
-    """One call of `run_all`: the runs to come and those on the cluster."""
+    """One call of `run_all`: the runs still to submit and those on the cluster."""
 
     executor: RayExecutor
     ray: Any
@@ -220,7 +220,7 @@ class _Session:
         self.on_event(Event(report.kind, run, self.todo[run], text=report.text))
 
     def _keep_returned(self, run: str, report: Report, files: Mapping[str, bytes], claim: Claim) -> None:
-        """Write what a node without the store sent; the record last, because it says that all is there."""
+        """Write what a node without the store sent; the record last, because it shows that everything is there."""
         with ExitStack() as stack:
             stack.push(claim.__exit__)
             for name in RETURNED_FILES:
@@ -251,7 +251,7 @@ class _Session:
 
 
 class Mailbox:
-    """Where runs leave their events: an actor beside the driver. Of positions only the latest is kept."""
+    """Where runs leave their events: an actor next to the driver. Only the latest position is kept."""
 
     def __init__(self) -> None:
         self.latest: dict[str, dict[str, Any]] = {}
@@ -272,7 +272,7 @@ class Mailbox:
 
 
 def remote_run(values: dict[str, Any], mailbox: Any) -> tuple[Report, dict[str, bytes]]:
-    """The Ray task: one attempt at a run, on whatever node this is."""
+    """The Ray task: one attempt at a run, on whichever node this is."""
     ray: Any = import_module("ray")
     node = ray.util.get_node_ip_address()
     last = [0.0]
@@ -303,7 +303,7 @@ def remote_run(values: dict[str, Any], mailbox: Any) -> tuple[Report, dict[str, 
 
 
 def folder_of_node(store: str) -> Path:
-    """Where a node keeps unfinished runs of a store that it does not see: the same on every try."""
+    """Where a node keeps unfinished runs of a store that it does not see: the same on every attempt."""
     owner = os.getuid() if hasattr(os, "getuid") else "user"
     folder = Path(tempfile.gettempdir()) / f"orthocl-ray-{owner}"
     folder.mkdir(mode=0o700, exist_ok=True)
@@ -311,7 +311,7 @@ def folder_of_node(store: str) -> Path:
 
 
 def _check_reachable(address: str) -> None:
-    """Refuse a HOST:PORT where nothing answers: Ray itself would try for minutes."""
+    """Reject a HOST:PORT where nothing answers: Ray itself would try for minutes."""
     host, _, port = address.rpartition(":")
     if host and port.isdigit():
         socket.create_connection((host, int(port)), timeout=10).close()

@@ -1,4 +1,4 @@
-"""Reporter: the observer through which a run says where it stands, whichever executor makes it."""
+"""Reporter: the observer through which a run reports its position, whichever executor runs it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Tell = Callable[..., None]
 
 
 class Reporter(RunObserver):
-    """Tells where a run stands, a few times a second."""
+    """Reports the position of a run, a few times a second."""
 
     def __init__(self, tell: Tell, run: str, settings: RunSettings):
         self.tell, self.run, self.settings = tell, run, settings
@@ -39,7 +39,7 @@ class Reporter(RunObserver):
         self._send(progress, None)
 
     def on_step(self, learner: Learner, progress: Progress, loss: float) -> None:
-        """Send the position, unless that was done a moment ago."""
+        """Send the position, unless it was sent a moment ago."""
         now = time.monotonic()
         if now >= self.next:
             self.next = now + REPORT_SECONDS

@@ -1,7 +1,8 @@
 """Files of parts on their way to machines that do not have them.
 
-A run that names `my_method.py:Leash` may be made on a node without that file. The text of every such file travels with
-the job, together with the files beside it that it imports, and is written to a temporary folder where it is missing.
+A run that names `my_method.py:Leash` may be executed on a node without that file. The text of every such file travels
+with the job, together with the neighbouring files that it imports, and is written to a temporary folder where it is
+missing.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ Files = dict[str, dict[str, str]]
 
 
 def files_of(runs: Iterable[RunSettings]) -> Files:
-    """Path of each Python file that runs name -> name and text of it and of what it imports beside it."""
+    """Path of each Python file that runs name -> name and text of it and of the neighbouring files it imports."""
     found: Files = {}
     for run in runs:
         parts: list[Part[Any]] = [METHODS.find(run.method.name), NETS.find(run.net.name)]
@@ -38,7 +39,7 @@ def files_of(runs: Iterable[RunSettings]) -> Files:
 
 
 def put_down(values: Any, files: Mapping[str, Mapping[str, str]]) -> Any:
-    """A job's values with the files that this machine lacks written down, and named where they are now."""
+    """A job's values, with the files that this machine lacks written to disk and their new paths filled in."""
     moved = {path: _written(path, sources) for path, sources in files.items() if not Path(path).is_file()}
     return _renamed(values, moved) if moved else values
 

@@ -1,13 +1,12 @@
 """SlurmExecutor: the same runs as job arrays of a Slurm cluster.
 
 submitit writes the batch script and hands it to `sbatch`. Results are not taken from submitit's own pickled files but
-from the store, which must lie on a file system that the compute nodes see, and the states of jobs from `squeue`:
+from the store, which must be on a file system that the compute nodes see, and the states of jobs from `squeue`:
 submitit asks `sacct`, which fails on clusters without accounting.
 
-A run that comes near its time limit writes a checkpoint and puts its job back into the queue, where it goes on. It
-watches the time by itself: Slurm's warning signal comes up to a minute early, which for limits below ten minutes can
-mean at once. The time limit is thus one of a slice of a run, not of the run; between slices Slurm lets a job rest for
-two minutes.
+A run that nears its time limit writes a checkpoint and puts its job back into the queue, to resume later. It watches
+the time itself: Slurm's warning signal comes up to a minute early, which for limits below ten minutes can mean at once.
+The time limit thus applies to a slice of a run, not to the run; between slices Slurm holds a job back for two minutes.
 """
 
 from __future__ import annotations
@@ -66,25 +65,25 @@ ACTIVE = {"RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_O
 
 @dataclass(frozen=True)
 class SlurmExecutor:
-    """Makes runs as jobs of the Slurm cluster that this machine can submit to. The store must be shared with it.
+    """Executes runs as jobs of the Slurm cluster that this machine can submit to. The store must be shared with it.
 
     Args:
         jobs: runs at a time at most; 0 for no limit but the cluster's.
-        minutes: time limit of a job; a longer run goes on in further slices.
+        minutes: time limit of a job; a longer run continues in further slices.
         slice_minutes: time after which a run writes a checkpoint and its job goes back into the queue, to let others
             have a turn; by default a little less than `minutes`.
         memory_gb: memory of a job; the cluster's default by default.
-        cpus: processors per run, which is also its number of threads.
+        cpus: processors per run, and also its number of threads.
         gpus: graphics processors per run.
         partition: of the cluster; its default by default.
         account: to charge.
         qos: quality of service.
         constraint: features that nodes must have.
-        setup: shell commands before the run, such as "module load python".
+        setup: shell commands to execute before the run, such as "module load python".
         parameters: further options of sbatch by their long names, such as {"exclude": "node7"}.
-        retries: how often a run is tried again when its job ended without a result.
+        retries: how often a run is tried again when its job ends without a result.
         array_size: jobs per array at most: the cluster's MaxArraySize less one.
-        poll_seconds: time between looks at the queue.
+        poll_seconds: time between checks of the queue.
         wait: whether to wait for the runs; otherwise they are submitted, and the same call later reports on them.
     """
 
@@ -117,7 +116,7 @@ class SlurmExecutor:
     def run_all(
         self, runs: Sequence[RunSettings], store: Store, *, options: RunOptions, on_event: OnEvent
     ) -> list[Outcome]:
-        """Make all runs that have no record yet. One outcome per run, in the order given; failures do not stop it."""
+        """Execute all runs that have no record yet. One outcome per run, in order; failures do not stop it."""
         missing = [name for name in ("sbatch", "squeue", "srun") if shutil.which(name) is None]
         if missing:
             raise SettingsError(
@@ -154,7 +153,7 @@ class SlurmExecutor:
 
 @dataclass
 class _Session:
-    """One call of `run_all`: the runs to come, and the jobs in the queue of the cluster."""
+    """One call of `run_all`: the runs still to submit, and the jobs in the queue of the cluster."""
 
     executor: SlurmExecutor
     store: Store
@@ -239,7 +238,7 @@ class _Session:
         if failure is not None:
             self._fail(run, str(failure["reason"]))
         elif owner is not None:
-            self.on_event(Event("elsewhere", run, settings, text=f"being made by {describe(owner)}"))
+            self.on_event(Event("elsewhere", run, settings, text=f"being executed by {describe(owner)}"))
         elif state.startswith("CANCELLED"):
             self.on_event(Event("interrupted", run, settings, text=f"Slurm job {job} was cancelled"))
         elif 0 < (self.options.pause_after or 0) <= len(self.store.progress(run)[1:]):
@@ -267,7 +266,7 @@ class _Session:
             self.on_event(Event("started", run, self.todo[run]))
 
     def _progress(self, run: str) -> None:
-        """Tell how many tasks are learnt, if that has changed."""
+        """Report how many tasks are learnt, if that has changed."""
         rows = self.store.progress(run)[1:]
         tasks = self.todo[run].resolved().stream.tasks or 0
         if rows and len(rows) > self.seen.get(run, 0):
@@ -298,7 +297,7 @@ def job_states(jobs: Iterable[str]) -> dict[str, str]:
 
 
 def slurm_run(values: dict[str, Any]) -> str:
-    """The job: one slice of a run, on whatever node this is."""
+    """The job: one slice of a run, on whichever node this is."""
     terminated = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: terminated.set())
     signal.signal(signal.SIGUSR2, signal.SIG_IGN)
@@ -326,7 +325,7 @@ def slurm_run(values: dict[str, Any]) -> str:
 
 
 def _note_failure(values: dict[str, Any], report: Report) -> None:
-    """Leave word in the store, where the caller looks for it, of what failed before the run itself could."""
+    """Note in the store, where the caller looks for it, what failed before the run itself could note it."""
     store = Store(values["store"])
     for run in values["runs"]:
         if store.failure(run) is None:
@@ -335,7 +334,7 @@ def _note_failure(values: dict[str, Any], report: Report) -> None:
 
 
 def end_of_slice(minutes: float) -> float:
-    """When, by this machine's clock, a job should stop in good order: a fifth of its time or a minute before the end.
+    """When, by this machine's clock, a job should stop cleanly: a fifth of its time or a minute before the end.
 
     >>> 0 < end_of_slice(60) - time.time() <= 59 * 60
     True

@@ -36,9 +36,9 @@ class Report:
     """What became of an attempt at a run.
 
     Args:
-        kind: as the kinds of events of the same names.
+        kind: as for events of the same kind.
         text: reason, for people.
-        trace: traceback of an error that is a defect of the code.
+        trace: traceback of an error that is a bug in the code.
     """
 
     kind: Literal["finished", "unsupported", "failed", "paused", "interrupted", "elsewhere"]
@@ -47,7 +47,7 @@ class Report:
 
 
 def never() -> bool:
-    """A `stop` for attempts that nobody stops."""
+    """A `stop` for attempts that are never stopped."""
     return False
 
 
@@ -68,9 +68,9 @@ def attempt(
         store: as this machine sees it.
         options: how to run it.
         run: its id where the run was asked for.
-        tell: gets the position of the run a few times a second, as the fields of an event.
+        tell: receives the position of the run a few times a second, as the fields of an event.
         stop: asked now and then; when true, the run writes a checkpoint and ends.
-        patience: seconds to wait for the claim of another process to end. After a machine died this is how long its
+        patience: seconds to wait for the claim of another process to end. After a machine dies, this is how long its
             claim may seem alive.
     """
     deadline = time.monotonic() + patience
@@ -95,9 +95,9 @@ def attempt_all(
     tell: Tell,
     stop: Callable[[], bool] = never,
 ) -> list[Report]:
-    """Make some runs, by id, and tell what became of each.
+    """Execute some runs, by id, and report what became of each.
 
-    Several runs are seeds of one setting. They are trained together if that can be done, otherwise one after another.
+    Several runs are seeds of one setting. They are trained together if possible, otherwise one after another.
     """
     together = _attempt_together(runs, store, options, tell, stop) if len(runs) > 1 else {}
     reports = []
@@ -105,7 +105,7 @@ def attempt_all(
         if run in together:
             report = together[run]
         elif stop():
-            report = Report("interrupted", f"run {run} was stopped before it began")
+            report = Report("interrupted", f"run {run} was stopped before it started")
         else:
             report = attempt(settings, store, options, run=run, tell=tell, stop=stop)
         tell(run=run, kind=report.kind, text=report.text)
@@ -120,7 +120,7 @@ def _attempt_together(
     tell: Tell,
     stop: Callable[[], bool],
 ) -> dict[str, Report]:
-    """The reports of runs that were made together; none if each must be made alone."""
+    """The reports of runs that were executed together; none if each must be executed alone."""
     try:
         observers = [_observers(settings, store, options, run, tell) for run, settings in runs.items()]
         records = execute_together(
@@ -128,7 +128,7 @@ def _attempt_together(
         )
     except InterruptedRun as error:
         return dict.fromkeys(runs, report_on(error))
-    except Exception:  # of one of them: made alone it will say so, and the others go on
+    except Exception:  # from one of them: executed alone it will report it, and the others continue
         traceback.print_exc()
         return {}
     if records is None:
@@ -165,7 +165,7 @@ def _observers(
 ) -> list[RunObserver]:
     observers: list[RunObserver] = [] if tell is None else [Reporter(tell, run, settings)]
     if options.trackers:
-        from orthocl.lab.reporting.trackers import make_trackers  # only here: few runs have any
+        from orthocl.lab.reporting.trackers import make_trackers  # imported here because few runs have any
 
         observers += make_trackers(options.trackers, store.directory)
     if options.forecast:
@@ -175,12 +175,12 @@ def _observers(
     return observers
 
 
-# ---- the way to a worker ------------------------------------------------------------------------------------
+# ---- packing jobs for a worker ------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Job:
-    """Runs by id, with the store and the options to make them with."""
+    """Runs by id, with the store and the options to execute them with."""
 
     runs: Mapping[str, RunSettings]
     store: Store
@@ -222,7 +222,7 @@ def unpacked(values: Mapping[str, Any]) -> Job:
 def work_where_the_caller_does(values: Mapping[str, Any]) -> None:
     """Go to the caller's directory, if it is on this machine, and find modules where the caller finds them.
 
-    For processes that serve nobody else, before the job is unpacked.
+    Only for processes that do nothing else, before the job is unpacked.
     """
     with suppress(OSError):
         os.chdir(values["directory"])

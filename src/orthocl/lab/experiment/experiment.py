@@ -5,7 +5,7 @@
     seeds = [1, 2, 3]
     only = ["turned/*"]                  # patterns: choose among what the tables make, as --only does
     # streams = ["rotated-mnist-mini"] and methods = ["sgd", "ogd+"] would do instead of the tables below
-    # parts of your own: methods = ["my_method.py:Leash"], net.name = "my_net.py:build", streams = ["my_data.py:make"]
+    # your own parts: methods = ["my_method.py:Leash"], net.name = "my_net.py:build", streams = ["my_data.py:make"]
 
     [train]                              # for all runs; [net], [stream] and [method] likewise
     epochs = 5
@@ -24,7 +24,7 @@
     strength = 10.0                      # hyperparameters stand directly in the table
     train.learning_rate = 0.01           # for this method on all streams
 
-    [streams.turned.methods.ewc]         # for this pair: the last word
+    [streams.turned.methods.ewc]         # for this pair: overrides both
     strength = 100.0
 
     [methods.ewc.grid]                   # all combinations; also at the top and in a stream's table
@@ -90,10 +90,10 @@ def load_experiment(
         path: the TOML file.
         only: patterns such as "ogd*" (a stream or a method) or "rotated*/ogd+" (a pair); all runs by default.
         seeds: instead of the file's.
-        overrides: {"train.epochs": 1}, or texts "train.epochs=1": the last word on every run.
+        overrides: {"train.epochs": 1}, or texts "train.epochs=1": they override everything else in every run.
 
     Raises:
-        SettingsError: for a key or name nobody knows, with the nearest known one, and for impossible values.
+        SettingsError: for an unknown key or name, with the nearest known one, and for impossible values.
     """
     content = read_file(Path(path))
     content.setdefault("name", Path(path).stem)
@@ -200,7 +200,7 @@ def _pair(content: TomlTable, stream: str, method: str, changes: TomlTable) -> l
 
 
 def _with_labels(content: TomlTable) -> TomlTable:
-    """The content with specs of one's own in lists turned into tables under a label."""
+    """The content, with the user's own specs in lists turned into labelled tables."""
     for section, key in (("streams", "stream"), ("methods", "method")):
         chosen = content.get("selected", {}).get(section)
         if chosen is None:
@@ -320,7 +320,7 @@ def _applicable(changes: TomlTable, method: str) -> TomlTable:
 
 
 def _check_shared_hyperparameters(content: TomlTable, changes: TomlTable, labels: Sequence[str]) -> None:
-    """Those of a file must be known to some method, those of the command line to one that is run."""
+    """Those of a file must be known to some method, those of the command line to a method that is run."""
     entries = {name: _entry(content, "methods", name) for name in (*content["methods"], *labels)}
     specs = {*METHODS, *(str(entry.get("method", name)) for name, entry in entries.items())}
     known = {key for spec in specs for key in method_fields(spec)}

@@ -64,7 +64,7 @@ def merge(lower: Mapping[str, Any], upper: Mapping[str, Any]) -> TomlTable:
 
 
 def toml_value(text: str) -> Any:
-    """A TOML value, or the text itself if it is none."""
+    """A TOML value, or the text itself if it is not one."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:

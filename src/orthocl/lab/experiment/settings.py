@@ -52,7 +52,7 @@ class StreamSettings:
 
     @classmethod
     def of(cls, stream: Stream) -> StreamSettings:
-        """The settings of a stream that was made elsewhere: what it is made of is in the record's `stream`."""
+        """The settings of a stream that was made elsewhere: the record's `stream` describes its contents."""
         return cls(stream.name, len(stream))
 
     def resolved(self) -> StreamSettings:
@@ -97,7 +97,7 @@ class MethodSettings:
 class RunSettings:
     """One run: a method on a stream with a network, a way to train and a seed.
 
-    Labels are what tables call the stream and the method; they are no part of the identity.
+    Labels are what tables call the stream and the method; they are not part of the identity.
 
     >>> run = RunSettings(StreamSettings("rotated-mnist-mini"), MethodSettings("ogd"), seed=1)
     >>> run.resolved().stream.tasks, run.resolved().method.settings["memory_per_task"]
@@ -167,7 +167,7 @@ class RunSettings:
         """The same run with every default spelled out; names and values are checked on the way.
 
         Args:
-            given: a stream that takes the place of the one named here: the settings then say what it is.
+            given: a stream that takes the place of the one named here: the settings then describe that one.
         """
         method, net = METHODS.find(self.method.name), NETS.find(self.net.name)
         loss = LOSSES.find(self.train.loss)
@@ -239,7 +239,7 @@ def method_fields(spec: str) -> list[str]:
 
 
 def _method_settings(spec: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """All hyperparameters, but for those that were added later and are at their defaults."""
+    """All hyperparameters, except those that were added later and are at their defaults."""
     values = make_method(spec, dict(settings)).settings()
     for item in fields(METHODS[spec]):
         if item.metadata.get("later") and values[item.name] == item.default:

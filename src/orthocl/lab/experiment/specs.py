@@ -1,4 +1,4 @@
-"""Specs in experiment files: paths of parts and data of one's own, and the labels that runs with them get."""
+"""Specs in experiment files: paths of the user's own parts and data, and the labels of runs with them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PLACES = ("streams", "stream", *PATHS)
 
 
 def anchored(value: Any, folder: Path, key: str = "") -> Any:
-    """A value of an experiment file in which paths that exist beside the file are spelled out.
+    """A value of an experiment file in which paths that exist next to the file are made absolute.
 
     Paths are those of Python files (my_method.py:Leash) anywhere, and of data where a stream is named.
     """
@@ -36,7 +36,7 @@ def anchored(value: Any, folder: Path, key: str = "") -> Any:
 
 
 def label_of(spec: str) -> str:
-    """What runs with a part are called, where nobody gave it another label.
+    """What runs with a part are called, unless it was given a label.
 
     >>> label_of("ogd+"), label_of("/home/me/my_method.py:Leash"), label_of("data/photos/")
     ('ogd+', 'Leash', 'photos')

@@ -43,7 +43,7 @@ def accuracy_figure(pairs: Pairs) -> Figure:
 
 
 def first_task_figure(pairs: Pairs, task: int = 1) -> Figure:
-    """Test accuracy on one task, from when it was learnt on."""
+    """Test accuracy on one task, from the time it was learnt."""
 
     def values(record: Record) -> list[float]:
         rows = record.result.accuracies
@@ -132,7 +132,7 @@ def make_figure(name: str, pairs: Pairs) -> Figure:
 
 
 def save_figure(figure: Figure, path: str | Path) -> Path:
-    """Write a figure; the suffix says how: .svg, .pdf or .png. Its folder is made if it is not there."""
+    """Write a figure; the suffix says how: .svg, .pdf or .png. Its folder is created if needed."""
     path = Path(path)
     suffix = check_suffix(path)
     try:
@@ -144,7 +144,7 @@ def save_figure(figure: Figure, path: str | Path) -> Path:
 
 
 def check_suffix(path: Path) -> str:
-    """The format that the suffix of a figure's path asks for; an error if there is none such."""
+    """The format that the suffix of a figure's path asks for; an error if there is none."""
     suffix = path.suffix.lstrip(".").lower()
     if suffix not in SUFFIXES:
         raise unknown_name("figure format", suffix, SUFFIXES)
@@ -152,7 +152,7 @@ def check_suffix(path: Path) -> str:
 
 
 def _save(figure: Figure, out: Path | io.StringIO, suffix: str) -> None:
-    """Without date or random ids, so that equal figures are equal files; text stays text in SVG."""
+    """No date or random ids, so that equal figures give equal files; text stays text in SVG."""
     from matplotlib import rc_context
 
     metadata = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {}}[suffix]

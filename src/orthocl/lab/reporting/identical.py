@@ -1,4 +1,4 @@
-"""A guard against seeds that are none: runs under different seeds whose results agree to the bit."""
+"""A guard against seeds without effect: runs with different seeds whose results agree to the bit."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from orthocl.lab.store.record import Record
 def identical_seeds(pairs: Iterable[tuple[RunSettings, Record]]) -> list[str]:
     """A warning for every method and stream in which two seeds gave the same losses and accuracies, to the bit.
 
-    That happens when nothing of a run is random: a network of one's own that sets its own seed, or one without
-    random weights. A spread over such seeds means nothing.
+    That happens when nothing in a run is random: a network that sets its own seed, or one without random weights. A
+    spread over such seeds means nothing.
     """
     groups: dict[str, dict[str, tuple[RunSettings, int]]] = {}
     warnings = []
@@ -26,7 +26,7 @@ def identical_seeds(pairs: Iterable[tuple[RunSettings, Record]]) -> list[str]:
             method = settings.method_label or settings.method.name
             warnings.append(
                 f"{stream} / {method}: seeds {found[result][1]} and {record.settings.seed} gave the same result to the "
-                "bit, so their spread means nothing: does the network or the stream set a seed of its own?"
+                "bit, so their spread means nothing: does the network or the stream set its own seed?"
             )
         found.setdefault(result, (settings, record.settings.seed))
     return list(dict.fromkeys(warnings))

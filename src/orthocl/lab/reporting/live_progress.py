@@ -16,7 +16,7 @@ from rich.text import Text
 from orthocl.lab.executors.interface import Event
 
 SLACK = 3
-"""Columns left free: a terminal that writes ^C behind the last line must not begin a new one."""
+"""Columns left free: a terminal that writes ^C after the last line must not begin a new one."""
 WIDTHS = {"task": 10, "accuracy": 17, "loss": 13, "time": 8, "left": 13}
 PRIORITY = ("task", "time", "accuracy", "bar", "left", "loss")
 SHOWN = ("label", "bar", "task", "accuracy", "loss", "time", "left")
@@ -25,7 +25,7 @@ SHORTEST_BAR, LONGEST_BAR, SHORTEST_LABEL = 8, 40, 24
 
 @dataclass
 class Line:
-    """A run that is being made."""
+    """A run in progress."""
 
     label: str
     since: float
@@ -76,14 +76,14 @@ class LiveTable:
             self.endings[event.kind] += 1
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
-        """As many lines as there is room for."""
+        """As many lines as fit."""
         shown = fitting(self.widest, options.max_width - SLACK)
         table = Table.grid(
             *(Column(width=width, no_wrap=True, justify=_justify(name)) for name, width in shown.items())
         )
         whole = self._whole()
         if "left" not in shown:
-            whole["accuracy"] = whole["left"]  # of all numbers the one that people want
+            whole["accuracy"] = whole["left"]  # the number that people most want to see
         table.add_row(*(whole[name] for name in shown))
         room = max(1, options.size.height - 3)
         lines = list(self.lines.values())

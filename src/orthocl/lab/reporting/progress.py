@@ -1,6 +1,6 @@
 """Progress of many runs for people: a live table in a terminal, plain lines elsewhere.
 
-Neither says why a run failed or is unsupported: the caller lists that once, at the end, where it is not overlooked.
+Neither says why a run failed or is unsupported: the caller lists that once, at the end, where it will be seen.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ class Display(Protocol):
 
 
 def make_display(labels: Sequence[str], console: Console) -> Display:
-    """The live table of runs with these labels for a terminal, plain lines for anything else."""
+    """The live table of runs with these labels for a terminal, plain lines for any other output."""
     return LiveDisplay(labels, console) if console.is_terminal else LineDisplay(len(labels), console)
 
 
 class LiveDisplay:
-    """One line for all runs together and one for each that is being made, always the last lines of the terminal."""
+    """One line for all runs together and one for each in progress, always the last lines of the terminal."""
 
     def __init__(self, labels: Sequence[str], console: Console):
         self.console = console
@@ -124,14 +124,14 @@ def ended(endings: Counter[str]) -> int:
 
 
 def closing(runs: int, endings: Counter[str], seconds: float) -> str:
-    """What came of the runs, in a line.
+    """The outcome of the runs, in one line.
 
     >>> closing(4, Counter(finished=2, known=1, failed=1), 75.0)
-    '4 of 4 runs in 1 min 15 s; 1 was there already, 1 failed'
+    '4 of 4 runs in 1 min 15 s; 1 already existed, 1 failed'
     """
     text = f"{ended(endings)} of {counted(runs, 'run')} in {time_text(seconds)}"
     known = endings["known"]
-    parts = [f"{known} {'was' if known == 1 else 'were'} there already"] if known else []
+    parts = [f"{known} already existed"] if known else []
     parts += [f"{endings[kind]} {kind}" for kind in ("unsupported", "failed", "paused") if endings[kind]]
     return "; ".join([text, *([", ".join(parts)] if parts else [])])
 

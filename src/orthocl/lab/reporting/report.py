@@ -57,7 +57,7 @@ def write_report(
     """Write the report of some runs and return its path.
 
     Args:
-        path: of the HTML file; its folder is made if it is not there.
+        path: of the HTML file; its folder is created if needed.
         pairs: (run with its labels, record).
         title: heading.
         description: a sentence or two below it.

@@ -237,7 +237,7 @@ def make_table(
 
 
 def check_metric(name: object) -> None:
-    """Refuse a metric that nobody knows: before hours of computing, not after them."""
+    """Reject an unknown metric before hours of computing, not after them."""
     if not isinstance(name, str):
         raise SettingsError(f"a metric is given by its name, got {name!r}")
     if name in OF_RECORDS or name in METRICS:
@@ -245,7 +245,7 @@ def check_metric(name: object) -> None:
     if ":" in name or name.endswith(".py"):
         METRICS.find(name)
         return
-    raise unknown_name("metric", name, [*METRICS, *OF_RECORDS], "or one of your own as file.py:function")
+    raise unknown_name("metric", name, [*METRICS, *OF_RECORDS], "or your own as file.py:function")
 
 
 def title(metric: str) -> str:

@@ -2,7 +2,7 @@
 
 A tracker is an observer of the training loop: it sees a run and never steers it, and what it writes is a copy. The
 record in the store stays the result. Each run is one entry named after its settings and identified by the run's own
-id, so that a run that is resumed goes on in the same entry, at the right step.
+id, so that a resumed run continues in the same entry, at the right step.
 
 What is written: `loss` (a mean over `LOSS_EVERY` steps), `accuracy/task 1`, ... and `accuracy/average` (over the
 tasks learnt so far) at each evaluation, `memorised/task 1`, ..., `monitor/...` after each task, all against the number
@@ -48,7 +48,7 @@ class Sink(Protocol):
 
 
 class Tracker(RunObserver):
-    """An observer that sends what happens in runs, one after another, to a sink of each run's own.
+    """An observer that sends what happens in runs, one after another, to a separate sink for each run.
 
     Args:
         make_sink: from a run's settings, its id and a directory.
@@ -61,7 +61,7 @@ class Tracker(RunObserver):
         self._sink: Sink | None = None
 
     def on_run(self, run: str, settings: RunSettings, folder: Path) -> None:
-        """Open the run's entry, or go on with it."""
+        """Open the run's entry, or continue it."""
         self._settings = settings
         self._sink = self.make_sink(settings, run, self.directory)
         self._ends = [0]  # steps taken when each task ends
@@ -102,7 +102,7 @@ class Tracker(RunObserver):
         self._close({name: value for name, value in values.items() if math.isfinite(value)}, finished)
 
     def on_end(self) -> None:
-        """Let go of all resources, also when the run was interrupted or failed."""
+        """Release all resources, also when the run was interrupted or failed."""
         self._close({}, finished=False)
 
     def _log(self, values: Mapping[str, float], step: int) -> None:
@@ -198,10 +198,10 @@ class MlflowSink:
                 return str(found.experiment_id)
             try:
                 return str(self._client.create_experiment(name))
-            except mlflow.exceptions.MlflowException:  # another run made it at this very moment
+            except mlflow.exceptions.MlflowException:  # another run has just created it
                 continue
         raise SettingsError(
-            f"MLflow has no experiment {name!r} and cannot make it: create it, or choose another"
+            f"MLflow has no experiment {name!r} and cannot create it: create it yourself, or choose another"
         )
 
     def log(self, values: Mapping[str, float], step: int) -> None:
@@ -235,11 +235,11 @@ TRACKERS: Registry[MakeSink] = Registry("tracker", dict(PACKAGES), _sink)
 
 
 def make_trackers(names: Iterable[str], directory: str | Path) -> list[Tracker]:
-    """Observers for `orthocl.lab.execute`: "tensorboard", "wandb", "mlflow", or a sink of your own as "file.py:Sink".
+    """Observers for `orthocl.lab.execute`: "tensorboard", "wandb", "mlflow", or your own sink as "file.py:Sink".
 
     Args:
         names: which.
-        directory: where those that write files write them, such as the store's.
+        directory: where trackers write their files, such as the store's.
 
     >>> make_trackers(["tensorbord"], "store")
     Traceback (most recent call last):
@@ -251,7 +251,7 @@ def make_trackers(names: Iterable[str], directory: str | Path) -> list[Tracker]:
 
 
 def check_trackers(names: Iterable[str]) -> None:
-    """Refuse names that nobody knows and libraries that are not there, before any run begins."""
+    """Reject unknown names and missing libraries before any run starts."""
     for name in names:
         TRACKERS.find(name)
         if name in PACKAGES and find_spec(name) is None:

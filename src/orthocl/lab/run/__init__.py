@@ -1,1 +1,1 @@
-"""One run: executing it, its checkpoints, several seeds at once."""
+"""One run: execution, checkpoints, several seeds at once."""

@@ -1,8 +1,7 @@
-"""Checkpoints and the progress file of a run, and its interruption.
+"""The checkpoints and progress file of a run, and interrupting it.
 
 A run may be killed at any moment. Checkpoints are written after every task, and within a task whenever enough time has
-passed. They hold what is there as it is, and change nothing: when they are written has no influence on a single bit of
-the result.
+passed. Writing one changes nothing: when checkpoints are written does not influence a single bit of the result.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ class PausedRun(InterruptedRun):
     """A run got as far as `RunOptions.pause_after` says."""
 
 
-class Keeper(Observer):
+class Checkpointer(Observer):
     """Writes checkpoints and the progress file, and stops the run when asked to."""
 
     def __init__(
@@ -54,7 +53,7 @@ class Keeper(Observer):
         self.resumes = 0
 
     def resumed(self, progress: Progress) -> None:
-        """Go on counting time and resumptions where the checkpoint was."""
+        """Continue counting time and resumptions from the checkpoint."""
         self.spent = progress.seconds.get("total", 0.0)
         self.resumes = int(progress.seconds.get("resumes", 0)) + 1
         progress.seconds["resumes"] = float(self.resumes)
@@ -65,7 +64,7 @@ class Keeper(Observer):
         return progress
 
     def on_start(self, learner: Learner, stream: Stream, progress: Progress) -> None:
-        """Write the progress file anew: after a crash it may be ahead of the checkpoint."""
+        """Rewrite the progress file: after a crash it may be ahead of the checkpoint."""
         self.curve_points = len(progress.curves)
         lines = [{"after_task": 0, "accuracies": progress.accuracies[0]}, *progress.curves]
         lines += [_task_line(progress, number) for number in range(1, len(progress.monitors) + 1)]
@@ -79,7 +78,7 @@ class Keeper(Observer):
             self._append(progress.curves[-1])
         if self.stop():
             self._save(learner, progress)
-            raise InterruptedRun(f"run {self.run} was stopped; the same command goes on with it")
+            raise InterruptedRun(f"run {self.run} was stopped; the same command resumes it")
         if time.perf_counter() - self.saved >= self.options.checkpoint_seconds:
             self._save(learner, progress)
 
@@ -94,7 +93,7 @@ class Keeper(Observer):
         if pause:
             raise PausedRun(f"run {self.run} is paused after {counted(progress.task - 1, 'task')}")
         if self.stop():
-            raise InterruptedRun(f"run {self.run} was stopped; the same command goes on with it")
+            raise InterruptedRun(f"run {self.run} was stopped; the same command resumes it")
 
     def _save(self, learner: Learner, progress: Progress) -> None:
         if self.claim.lost:

@@ -1,4 +1,4 @@
-"""Execute one run: build, resume where it was left, train, record. What it writes meanwhile: see `keeper`."""
+"""Execute one run: build, resume from a checkpoint, train, record. `checkpointer` has what it writes meanwhile."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from torch import nn
 from orthocl.errors import OrthoclError, UnsupportedError
 from orthocl.lab.experiment.settings import RunSettings, StreamSettings, canonical, identity, run_id
 from orthocl.lab.experiment.specs import label_of
-from orthocl.lab.run.checkpointer import InterruptedRun, Keeper
+from orthocl.lab.run.checkpointer import Checkpointer, InterruptedRun
 from orthocl.lab.store.record import Record, Result, circumstances
 from orthocl.lab.store.run_lock import Claim, ClaimedError
 from orthocl.lab.store.store import Store
@@ -35,7 +35,7 @@ from orthocl.training.seeds import derive_seed
 
 @dataclass(frozen=True)
 class RunOptions:
-    """How to execute a run; none of these has an influence on its result.
+    """How to execute a run; none of these influences its result.
 
     Args:
         checkpoint_seconds: at least this much time between checkpoints within a task.
@@ -45,7 +45,7 @@ class RunOptions:
             because sums over threads round differently.
         trackers: names of trackers to report to, such as "tensorboard".
         forecast: write forecasts of forgetting before each task, see `lab.run.forecasts`.
-        pause_after: stop after this many tasks, with a checkpoint, as if interrupted; a later call goes on.
+        pause_after: stop after this many tasks, with a checkpoint, as if interrupted; a later call resumes.
     """
 
     checkpoint_seconds: float = 120.0
@@ -58,20 +58,20 @@ class RunOptions:
 
 
 class RunObserver(Observer):
-    """A training observer that also hears which run it is and what came of it: what trackers derive from.
+    """A training observer that is also told which run it is and how it ended: the base class of trackers.
 
     `on_run`, then the training observer's `on_start`, `on_step`, `on_task`, then `on_record`. After an interruption
     the run is announced again, and `on_start` gets the progress so far.
     """
 
     def on_run(self, run: str, settings: RunSettings, folder: Path) -> None:
-        """A run begins or is resumed."""
+        """A run starts or resumes."""
 
     def on_record(self, record: Record) -> None:
         """The run is finished, or is known to be unsupported."""
 
     def on_end(self) -> None:
-        """The run is over, one way or another: release all resources."""
+        """The run is over, whatever the outcome: release all resources."""
 
 
 def execute(
@@ -91,11 +91,11 @@ def execute(
         options: how to run it.
         observers: watchers, such as trackers or a progress bar.
         stop: asked now and then; when true, a checkpoint is written and `InterruptedRun` raised.
-        stream: a stream of your own, instead of the one that `settings.stream` names; the record says what it is.
+        stream: your own stream, instead of the one that `settings.stream` names; the record describes it.
 
     Raises:
-        ClaimedError: another process is making this run.
-        InterruptedRun: `stop` said so.
+        ClaimedError: another process is executing this run.
+        InterruptedRun: `stop` returned true.
         OrthoclError: the run failed; the reason is in the store too.
     """
     settings = settings.resolved(stream)
@@ -105,7 +105,7 @@ def execute(
     if found is not None:
         return found
     with store.claim(run) as claim:
-        found = store.record(run)  # it may have been finished between the look and the claim
+        found = store.record(run)  # it may have been finished between the check and the claim
         if found is None:
             try:
                 for observer in observers:
@@ -148,18 +148,18 @@ def _make(attempt: Attempt) -> Record:
 
 @dataclass
 class Attempt:
-    """A claimed run that is being made: what comes before and after its training.
+    """A claimed run in progress: what comes before and after its training.
 
     Args:
         settings: the run.
         stream: its data.
         run: its id.
         store: where its record goes.
-        claim: the right to make it.
-        options: how to make it.
+        claim: the right to execute it.
+        options: how to execute it.
         observers: its watchers.
         stop: asked now and then.
-        together: how many runs are trained together in this process, and share its time.
+        together: how many runs are trained together in this process and share its time.
     """
 
     settings: RunSettings
@@ -175,29 +175,31 @@ class Attempt:
     progress: Progress = field(default_factory=Progress, init=False)
 
     def begin(self) -> int:
-        """Note in the store that the run has begun: the threads that it was begun with, now or before."""
+        """Note in the store that the run has started, and return the number of threads it was first started with."""
         here = {"threads": torch.get_num_threads(), "time": _now(), "system": platform.system()}
         start = self.store.begin(self.run, self.settings, here)
         return int(start.get("threads", torch.get_num_threads()))
 
     def prepare(self) -> None:
-        """Build everything, and go to where a checkpoint says."""
+        """Build everything, and resume from a checkpoint if there is one."""
         self.learner = build_learner(self.settings, self.stream)
-        self.keeper = Keeper(self.store, self.run, self.options, self.stop, self.claim, self.together)
+        self.checkpointer = Checkpointer(
+            self.store, self.run, self.options, self.stop, self.claim, self.together
+        )
         if self.store.checkpoint(self.run).exists():
             self.progress = load_checkpoint(self.store.checkpoint(self.run), self.learner, self.stream)
-            self.keeper.resumed(self.progress)
+            self.checkpointer.resumed(self.progress)
 
     @property
     def member(self) -> Member:
-        """The prepared run as the training loop wants it, with everybody who watches."""
-        watchers = (self.keeper, *self.observers)
+        """The prepared run as the training loop expects it, with all its observers."""
+        watchers = (self.checkpointer, *self.observers)
         return Member(self.learner, self.stream, self.settings.seed, self.progress, watchers)
 
     def conclude(self, progress: Progress) -> Record:
         """Write the record, and the weights before it."""
         model = self.learner.model
-        self.keeper.finished(progress)
+        self.checkpointer.finished(progress)
         record = _record(self.run, self.settings, self.stream, model, progress, self.together)
         if self.options.keep_weights:
             write_state(self.store.folder(self.run) / "weights.safetensors", dict(model.state_dict()))
@@ -325,7 +327,7 @@ def _now() -> str:
 
 @contextmanager
 def threads(count: int | None) -> Iterator[None]:
-    """Another number of threads for a while."""
+    """Another number of threads inside a `with` block."""
     before = torch.get_num_threads()
     if count is not None:
         torch.set_num_threads(count)

@@ -1,7 +1,7 @@
 """Several seeds of one setting, executed in one process as one computation where that saves time.
 
 Each network keeps its own products and sums (`training/mlp_steps.py`), so the results do not depend on which runs are
-put together. Nothing is lost when it does not work out: each run goes on alone from its own checkpoint.
+put together. Nothing is lost if that fails: each run continues alone from its own checkpoint.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from orthocl.training.loop import train_members, why_not_together
 
 LARGEST_GROUP = 5
 LARGEST_WIDTH = 150
-"""More seeds, or wider layers, in one computation gain nothing: by then the time goes on arithmetic."""
+"""More seeds, or wider layers, in one computation gain nothing: by then most of the time goes into arithmetic."""
 
 
 def group(todo: Mapping[str, RunSettings], processes: int) -> list[tuple[str, ...]]:
-    """Ids of runs to be executed together, in the order of their first; most of them are alone.
+    """Groups of ids of runs to be executed together, in the order of their first; most groups hold one run.
 
     Seeds of one setting of plain training are put together, but not so many that a process would be idle.
 
@@ -52,7 +52,7 @@ def group(todo: Mapping[str, RunSettings], processes: int) -> list[tuple[str, ..
 
 
 def _is_plain(settings: RunSettings) -> bool:
-    """Whether a run may be one of those that `why_not_together` accepts, and gains by it: a cheap look."""
+    """A cheap check whether `why_not_together` may accept a run, and whether the run gains by it."""
     resolved = settings.resolved()
     if resolved.method.name != "sgd" or resolved.net.name != "mlp":
         return False

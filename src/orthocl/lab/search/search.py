@@ -5,17 +5,19 @@ file's seed, or its mean over seeds. The [search] table of the file, all of it o
 
     [search]
     metric = "aac"
-    after = [2, 5]     # look at all candidates after 2 tasks and at those left after 5 ...
-    keep = 0.5         # ... and go on with the better half each time
-    samples = 50       # draw so many points of each grid at random instead of taking all
+    after = [2, 5]     # compare all candidates after 2 tasks and those left after 5 ...
+    keep = 0.5         # ... and keep the better half each time
+    samples = 50       # draw this many points of each grid at random instead of taking all
 
-Cutting (successive halving) pauses runs and never changes them: a run that is kept goes on from its checkpoint to the
-same result as without cutting, and one that was cut can be finished later. Which were cut, when and at what score, is
-part of the result. An interrupted search goes on when it is called again, because its state is that of its runs.
+Cutting (successive halving) pauses runs and never changes them: a run that is kept resumes from its checkpoint and ends
+with the same result as without cutting, and one that was cut can be finished later. Which were cut, when and at what
+score, is part of the result. An interrupted search resumes when it is called again, because its state is that of its
+runs.
 
-Why not Optuna: its storage would be a second account of what the store knows already, without the store's claims and
-checkpoints; its pruners need a callback within the process of the run, where pausing works the same on every executor;
-and the grids of the paper are finite, so that its samplers could only draw points from them, as `samples` does.
+Why not Optuna: its storage would duplicate what the store already knows, without the store's claims and
+checkpoints; its pruners need a callback within the process of the run, whereas pausing works the same on every
+executor; and the grids of the paper are finite, so that its samplers could only draw points from them, as `samples`
+does.
 """
 
 from __future__ import annotations
@@ -55,7 +57,7 @@ class SearchSettings:
     Args:
         metric: the score, by its name.
         after: numbers of tasks after which the worse candidates are cut; never by default.
-        keep: the share of candidates that goes on each time.
+        keep: the share of candidates kept each time.
         samples: number of points drawn at random from each grid; all of them by default.
     """
 
@@ -99,11 +101,11 @@ class Trial:
     Args:
         point: the values of the axes, such as {"method.strength": 10.0}.
         runs: its runs, one per seed.
-        ids: and their identities.
+        ids: their identities.
         status: what became of it.
         score: the metric after the last task; None unless finished.
         cut_after: number of tasks after which it was cut.
-        early: number of tasks -> score then, for those that were looked at.
+        early: number of tasks -> score at that point, where it was compared.
         tied_after: numbers of tasks after which it was one of several that shared the last place of those to keep:
             all of them were kept, more than the share that was asked for.
         reason: why it failed or is unsupported.
@@ -149,7 +151,7 @@ class SearchResult:
         return [trial for trial in done if self.rank(trial.score) == highest]
 
     def rank(self, score: float | None) -> float:
-        """Larger is better; what has no score is worst."""
+        """Larger is better; a trial without a score is worst."""
         if score is None or math.isnan(score):
             return -math.inf
         return -score if self.settings.metric in LOWER_IS_BETTER else score
@@ -192,7 +194,7 @@ class SearchResult:
             tried, cut = len(group.trials), sum(trial.status == "cut" for trial in group.trials)
             note = f", {cut} cut early" if cut else ""
             equals = len(self.bests(group)) - 1
-            note += f"; {equals} more as good, the first was taken" if equals else ""
+            note += f"; {equals} more equally good, the first was taken" if equals else ""
             lines = [
                 f"# {self.settings.metric} {best.score:.4f}, best of {counted(tried, 'candidate')}{note}."
             ]
@@ -212,14 +214,14 @@ def run_search(
     options: RunOptions | None = None,
     make: Make | None = None,
 ) -> SearchResult:
-    """Search the grids of an experiment, or go on with a search, and write its result to the store.
+    """Search the grids of an experiment, or resume a search, and write its result to the store.
 
     Args:
         experiment: from `load_experiment`; its runs are the candidates.
-        store: where runs are, and `searches/<name>.json` goes.
+        store: where runs are kept and `searches/<name>.json` is written.
         settings: how to search; the file's own by default.
         options: how to execute runs.
-        make: makes the runs of an experiment; one after another on this machine by default.
+        make: executes the runs of an experiment; one after another on this machine by default.
     """
     store = store if isinstance(store, Store) else Store(store)
     settings = SearchSettings.from_table(experiment.search) if settings is None else settings
@@ -279,7 +281,7 @@ def _identify(result: SearchResult, data_root: str | None) -> None:
 def _make(
     experiment: Experiment, alive: Sequence[Sequence[Trial]], store: Store, options: RunOptions, make: Make
 ) -> dict[str, str]:
-    """Make all runs of the trials that are not yet where they should be; the reasons of those that failed."""
+    """Execute all runs of the trials that have not got far enough yet; returns why some failed."""
     runs = [
         settings
         for trials in alive
@@ -295,7 +297,7 @@ def _make(
 
 
 def _cut(result: SearchResult, trials: Sequence[Trial], store: Store, tasks: int) -> list[Trial]:
-    """The trials to go on with: the best share, and those as good as the last of them.
+    """The trials to keep: the best share, and those as good as the last of them.
 
     Equal scores are no accident: after one task, the strengths of a penalty on later tasks cannot be told apart.
     """
@@ -329,7 +331,7 @@ def score_after(run: str, store: Store, metric: str, tasks: int) -> float:
 
 
 def _conclude(trial: Trial, store: Store, metric: str, failures: Mapping[str, str]) -> None:
-    """The final word on a trial, from the store."""
+    """The final status of a trial, from the store."""
     records = [store.record(run) for run in trial.ids]
     found = [record for record in records if record is not None]
     refused = [record.reason for record in found if record.status == "unsupported"]

@@ -1,4 +1,4 @@
-"""Record: what one run found, and the circumstances of finding it, kept apart.
+"""Record: the result of one run and, kept apart, the circumstances in which it was obtained.
 
 The *result* part (settings, data, accuracies, curves, monitors, memory) is bit-identical whenever the same run is
 repeated on the same machine, interrupted or not; `result_hash` covers it. The *provenance* part (versions,
@@ -171,13 +171,13 @@ class Record:
 
 
 def _labels(provenance: Mapping[str, Any]) -> dict[str, str]:
-    """What the run was called when it was made: tables, lists and figures go on calling it so."""
+    """What the run was called when it was made: tables, lists and figures keep that name."""
     labels = provenance.get("labels", {})
     return {f"{part}_label": str(labels.get(part, "")) for part in ("stream", "method")}
 
 
 def circumstances() -> dict[str, Any]:
-    """Versions and machine, without names or paths that belong to its owner."""
+    """Versions and machine, without names or paths that identify its owner."""
     return {
         "versions": {
             "orthocl": package_version("orthocl"),

@@ -5,7 +5,7 @@ atomic on local disks and on NFS; locks are not used). The claim with the highes
 
 - it is *alive* while its file's modification time keeps moving (the heartbeat), judged by the clock of the file
   system itself, so that machines with wrong clocks agree;
-- it is *over* when its owner marked it released, when its owner is a process of this machine that is no more, or
+- it is *over* when its owner marked it released, when its owner was a process of this machine that no longer exists, or
   when there was no heartbeat for `TIMEOUT` seconds.
 
 To take over, a process creates the next number: exactly one succeeds. An owner that was only asleep sees the higher
@@ -70,11 +70,11 @@ class Claim:
                 write_atomically(self._path, json.dumps({**self._owner, "released": True}).encode())
 
     def _create(self) -> Path:
-        # One look for both: a claim that appears after it makes the creation of the next number fail.
+        # Both from one listing: a claim that appears after it makes the creation of the next number fail.
         claims = _claims(self.folder)
         holder = _alive(claims, self.folder, self.timeout)
         if holder is not None:
-            raise ClaimedError(f"run {self.folder.name} is being made by {describe(holder)}")
+            raise ClaimedError(f"run {self.folder.name} is being executed by {describe(holder)}")
         path = self.folder / f"claim-{max(claims, default=0) + 1}.json"
         self._owner = {**this_process(), "released": False}
         try:
@@ -86,7 +86,7 @@ class Claim:
     def _beat(self) -> None:
         number = int(self._path.stem.split("-")[1])
         while not self._over.wait(self.heartbeat):
-            with suppress(OSError):  # a file system may be away for a while: the heartbeat must go on
+            with suppress(OSError):  # the file system may be briefly unavailable: go on
                 os.utime(self._path)
             with suppress(OSError):
                 self.lost = max(_claims(self.folder), default=0) > number
@@ -127,7 +127,7 @@ def this_process() -> dict[str, Any]:
 
 
 def is_gone(owner: dict[str, Any]) -> bool:
-    """Whether the owner is certainly no more: a process of this very machine that does not exist."""
+    """Whether the owner certainly no longer exists: it was a process of this machine, and it is gone."""
     if owner.get("machine") != _machine() or not isinstance(owner.get("pid"), int):
         return False
     try:
@@ -136,7 +136,7 @@ def is_gone(owner: dict[str, Any]) -> bool:
         return True
     except OSError:
         return False
-    return bool(_born(owner["pid"]) != owner.get("born"))  # the number went to a new process
+    return bool(_born(owner["pid"]) != owner.get("born"))  # a new process has taken the number
 
 
 def describe(owner: dict[str, Any]) -> str:
@@ -145,7 +145,7 @@ def describe(owner: dict[str, Any]) -> str:
 
 
 def _create_exclusively(path: Path, text: str) -> None:
-    """Create a file with its content in one atomic step; FileExistsError if it is there."""
+    """Create a file with its content in one atomic step; FileExistsError if it exists."""
     draft = path.with_name(f".{path.name}-{uuid.uuid4().hex}")
     draft.write_text(text, encoding="utf-8")
     try:
@@ -170,7 +170,7 @@ def _claims(folder: Path) -> dict[int, Path]:
 
 
 def _now(folder: Path) -> float:
-    """The time by the clock of the file system, or by our own where we may only read, or the disk is full."""
+    """The time by the clock of the file system, or by our own clock where we cannot write, or the disk is full."""
     probe = folder / f".now-{uuid.uuid4().hex}"
     try:
         probe.touch(exist_ok=False)
@@ -193,7 +193,7 @@ def _machine() -> str:
 
 
 def _born(pid: int) -> str:
-    """Start time of a process where the system tells, to know it from a later one with the same number."""
+    """Start time of a process where the system tells it, to distinguish it from a later one with the same number."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:

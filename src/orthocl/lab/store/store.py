@@ -5,13 +5,13 @@
       runs/<id>/settings.json      what was asked for, and how the run was first started
       runs/<id>/sources/           the files of parts that are not built in
       runs/<id>/progress.jsonl     what has been measured so far, one line per task or point of a curve
-      runs/<id>/checkpoint.safetensors   where to go on; removed when the run is finished
+      runs/<id>/checkpoint.safetensors   where to resume; removed when the run is finished
       runs/<id>/claim-<n>.json     who is working on it
       runs/<id>/failure.json       why the last attempt failed
       runs/<id>/record.json        the result
       runs/<id>/weights.safetensors      the network after the last task
 
-Every file is written beside its place and renamed into it, so it is complete or not there.
+Every file is written under another name and then renamed, so it is either complete or absent.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Store:
         return self.folder(run) / "checkpoint.safetensors"
 
     def check_writable(self) -> None:
-        """Make the directory, if it is not there, and see that it can be written in: before work, not after it."""
+        """Create the directory if needed, and check that it is writable: before any work, not after it."""
         try:
             self.runs.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryFile(dir=self.runs):
@@ -89,7 +89,7 @@ class Store:
     # ---- one run ------------------------------------------------------------------------------------------
 
     def state(self, run: str) -> RunState:
-        """How far a run is: an "unfinished" run was started and nobody is working on it; the next call resumes it."""
+        """How far a run has got: an "unfinished" run was started, no process works on it, the next call resumes it."""
         folder = self.folder(run)
         record = self.record(run)
         if record is not None:
@@ -152,7 +152,7 @@ class Store:
             labels = {f"{part}_label": str(text) for part, text in values.get("labels", {}).items()}
             return RunSettings.from_dict(values["settings"] | labels)
         except (OSError, ValueError, KeyError) as error:
-            raise StoreError(f"{path} cannot be read ({error}): remove the run and make it again") from error
+            raise StoreError(f"{path} cannot be read ({error}): remove the run and start it again") from error
 
     def write_record(self, record: Record) -> None:
         """Write the result of a run; its checkpoint is then no longer needed."""
@@ -168,7 +168,7 @@ class Store:
         with suppress(OSError):
             text = (self.folder(run) / "progress.jsonl").read_text(encoding="utf-8")
             for line in text.splitlines():
-                with suppress(ValueError):  # the last line may be half written
+                with suppress(ValueError):  # the last line may be incomplete
                     values = json.loads(line)
                     if "after_task" in values:
                         rows.append(values["accuracies"])
@@ -189,10 +189,10 @@ class Store:
             return None
 
     def remove(self, run: str) -> None:
-        """Delete a run with everything it has, unless somebody is working on it."""
+        """Delete a run and all its files, unless a process is working on it."""
         folder = self.folder(run)
         if alive_claim(folder) is not None:
-            raise StoreError(f"run {run} is being made right now: stop it first")
+            raise StoreError(f"run {run} is being executed right now: stop it first")
         try:
             shutil.rmtree(folder)
         except OSError as error:
@@ -207,7 +207,7 @@ class Store:
         return []
 
     def find(self, prefix: str) -> str:
-        """The run whose id begins so."""
+        """The run whose id begins with this prefix."""
         found = [run for run in self.ids() if run.startswith(prefix)]
         if len(found) == 1:
             return found[0]
@@ -238,7 +238,7 @@ class Store:
             found.append(line if line is not None and line.stamp == stamp else self._summarise(run, stamp))
         if {line.id: line for line in found} != known and self.directory.exists():
             text = "".join(json.dumps(vars(line)) + "\n" for line in found)
-            with suppress(StoreError):  # the store of somebody else, or a full disk: it only saves time
+            with suppress(StoreError):  # another user's store, or a full disk: the index only saves time
                 write_atomically(self.directory / "index.jsonl", text.encode())
         return found
 

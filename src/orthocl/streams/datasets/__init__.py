@@ -37,7 +37,7 @@ def load(name: str, data_root: str | Path | None = None) -> ImageData:
 
     Args:
         name: "mnist-mini", "mnist", "fashion-mnist", "cifar10" or "cifar100".
-        data_root: folder of the data sets; by default $ORTHOCL_DATA, else the user's cache folder.
+        data_root: folder with the data sets; by default $ORTHOCL_DATA, or the user's cache folder.
 
     Raises:
         DataError: when it is missing (which files are expected where, and how to get them) or damaged.
@@ -57,8 +57,8 @@ def load_cub200(data_root: str | Path | None = None, layer: str | None = None) -
     """The prepared features of CUB-200.
 
     Args:
-        data_root: folder of the data sets; by default $ORTHOCL_DATA, else the user's cache folder.
-        layer: "fc6" or "pool5"; by default what there is, fc6 first.
+        data_root: folder with the data sets; by default $ORTHOCL_DATA, or the user's cache folder.
+        layer: "fc6" or "pool5"; by default whichever exists, fc6 first.
     """
     return read_features(find_features(data_root, layer))
 

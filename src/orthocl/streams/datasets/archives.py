@@ -22,10 +22,10 @@ def extract_files(
     """Write the wanted files of `folder` in a tar archive into `target`; nothing else is written.
 
     Raises:
-        SourceError: when one is missing, is not a plain file, has another size, or the archive is damaged.
+        SourceError: when one is missing, is not a plain file, has the wrong size, or the archive is damaged.
     """
     wanted = {str(PurePosixPath(folder) / file.name): file for file in files}
-    # Scanning an archive costs its uncompressed size: bound it, so that a bomb does not run for ever.
+    # Scanning an archive costs its uncompressed size: limit it, so that an archive bomb does not run for ever.
     allowance = 4 * sum(file.size for file in wanted.values()) + (1 << 28)
     with _opened(archive) as tar:
         for member in tar:

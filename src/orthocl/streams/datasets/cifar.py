@@ -35,7 +35,7 @@ def parse_binary(content: bytes, where: str, label_bytes: int) -> tuple[NDArray[
     """Images (n, 3, 32, 32) and labels of a binary batch; of two label bytes the second (fine) one counts."""
     record = label_bytes + PIXELS
     if not content or len(content) % record:
-        raise DataError(f"{where}: {len(content)} bytes are no whole number of records of {record} bytes")
+        raise DataError(f"{where}: {len(content)} bytes are not a whole number of records of {record} bytes")
     records = np.frombuffer(content, np.uint8).reshape(-1, record)
     return records[:, label_bytes:].reshape(-1, 3, 32, 32), records[:, label_bytes - 1]
 
@@ -54,7 +54,7 @@ def parse_pickle(content: bytes, where: str, label_key: str) -> tuple[NDArray[np
 
 
 def unpickle(content: bytes, where: str) -> dict[str, Any]:
-    """The dictionary of a CIFAR pickle, with nothing but arrays and plain values allowed in it."""
+    """The dictionary of a CIFAR pickle, in which only arrays and plain values are allowed."""
     try:
         loaded = _ArraysOnly(io.BytesIO(content), encoding="bytes").load()
     except Exception as error:  # a damaged pickle may raise anything
@@ -67,7 +67,7 @@ def unpickle(content: bytes, where: str) -> dict[str, Any]:
 
 
 class _ArraysOnly(pickle.Unpickler):
-    """Belt and braces beside the checksum: a pickle that names anything but NumPy arrays is refused."""
+    """An extra safeguard besides the checksum: a pickle that names anything but NumPy arrays is rejected."""
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) in (

@@ -1,4 +1,4 @@
-"""CUB-200-2011: the folder with its text lists, and the images as AlexNet wants them."""
+"""CUB-200-2011: the folder with its text lists, and the images as AlexNet expects them."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def find_folder(data_root: str | Path | None = None) -> Path:
 
 
 def cub_expectation(data_root: str | Path | None = None) -> str:
-    """What is expected where, and how to get it."""
+    """Which files are expected where, and how to get them."""
     roots = data_roots(data_root)
     return (
         f"cub200 (Caltech-UCSD Birds-200-2011) is not in {' or '.join(map(str, roots))}.\n"
@@ -148,7 +148,7 @@ def _centre(path: Path) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
     width, height = picture.size
     size = (256, int(256 * height / width)) if width <= height else (int(256 * width / height), 256)
     if max(size) > 25_600:
-        raise DataError(f"{path}: {width} x {height} pixels is no photograph")
+        raise DataError(f"{path}: {width} x {height} pixels is not a photograph")
     picture = picture.resize(size, Image.Resampling.BILINEAR)
     left, top = round((size[0] - 224) / 2.0), round((size[1] - 224) / 2.0)
     return np.asarray(picture.crop((left, top, left + 224, top + 224)))
@@ -158,7 +158,7 @@ def _numbered(path: Path) -> list[str]:
     """The texts of a list whose lines are "number text", numbered 1, 2, ..."""
     content = read_limited(path, MOST_LIST_BYTES)
     if len(content) > MOST_LIST_BYTES:
-        raise DataError(f"{path}: more than {MOST_LIST_BYTES} bytes, no list of CUB-200-2011")
+        raise DataError(f"{path}: more than {MOST_LIST_BYTES} bytes, not a list of CUB-200-2011")
     texts = []
     for number, line in enumerate(content.decode("utf-8", "replace").splitlines(), start=1):
         first, _, rest = line.strip().partition(" ")

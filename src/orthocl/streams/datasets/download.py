@@ -1,4 +1,4 @@
-"""Downloads that resume, know their checksum, and never grow beyond their size."""
+"""Downloads that resume, verify their checksum, and never exceed their expected size."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pooch
 from orthocl.streams.datasets.schema import OnProgress, SourceError
 
 if TYPE_CHECKING:
-    import requests  # imported where it is used: that takes a tenth of a second, and most runs download nothing
+    import requests  # imported here: it takes a tenth of a second, and most runs download nothing
 
 CONNECT_SECONDS = 5.0
 READ_SECONDS = 30.0
@@ -22,7 +22,7 @@ CHUNK = 1 << 14  # a cut connection loses up to this much
 
 @dataclass
 class Resuming:
-    """A downloader for pooch that keeps what it got in `partial` and goes on from there the next time."""
+    """A downloader for pooch that keeps what it received in `partial` and resumes from there the next time."""
 
     partial: Path
     limit: int
@@ -46,13 +46,13 @@ class Resuming:
         with requests.get(url, headers=headers, stream=True, timeout=timeout) as response:
             if have and response.status_code == requests.codes.requested_range_not_satisfiable:
                 self.partial.unlink()
-                raise SourceError(f"{url}: cannot go on from byte {have}; starting anew")
+                raise SourceError(f"{url}: cannot resume from byte {have}; starting over")
             response.raise_for_status()
-            # A server that ignores Range, or answers another one, sends what does not fit: start anew.
+            # A server that ignores Range, or answers with another one, sends the wrong bytes: start over.
             resumed = response.status_code == requests.codes.partial_content
             if resumed and not response.headers.get("Content-Range", "").startswith(f"bytes {have}-"):
                 self.partial.unlink(missing_ok=True)
-                raise SourceError(f"{url}: the server answered another range than asked; starting anew")
+                raise SourceError(f"{url}: the server sent a different range than requested; starting over")
             self._store(response, have if resumed else 0)
 
     def _store(self, response: requests.Response, have: int) -> None:
@@ -85,25 +85,25 @@ def download(
     connect_seconds: float = CONNECT_SECONDS,
     read_seconds: float = READ_SECONDS,
 ) -> None:
-    """Download a file with a known checksum, atomically; what came before a failure is kept and continued.
+    """Download a file with a known checksum, atomically; what arrived before a failure is kept and continued.
 
     Args:
-        url: where from.
-        target: where to; nothing is there until it is complete and verified.
+        url: the source.
+        target: the destination; nothing appears there until it is complete and verified.
         checksum: "sha256:..." or "md5:...".
         limit: the most bytes it may have.
-        progress: called along the way.
+        progress: called as it proceeds.
         connect_seconds: longest wait for a connection.
         read_seconds: longest silence of the server.
 
     Raises:
-        SourceError: when the source cannot be reached, or sends something else.
+        SourceError: when the source cannot be reached, or sends the wrong content.
     """
     import requests
 
     partial = target.with_name(f"{target.name}.partial")
     downloader = Resuming(partial, limit, progress, connect_seconds, read_seconds)
-    pooch.get_logger().setLevel("WARNING")  # the caller shows progress its own way
+    pooch.get_logger().setLevel("WARNING")  # the caller shows progress in its own way
     for attempt in range(1, ATTEMPTS + 1):
         before = partial.stat().st_size if partial.exists() else 0
         try:
@@ -113,7 +113,7 @@ def download(
             return
         except (SourceError, requests.RequestException, OSError, ValueError) as error:
             after = partial.stat().st_size if partial.exists() else 0
-            # Trying again helps only a connection that was cut, or a download that moved on or starts anew.
+            # Retrying only helps if the connection was cut, or the download made progress or starts over.
             cut = isinstance(error, requests.exceptions.ChunkedEncodingError)
             if attempt == ATTEMPTS or (after == before and not cut):
                 raise SourceError(_reason(url, checksum, error)) from error
@@ -127,7 +127,7 @@ def _reason(url: str, checksum: str, error: Exception) -> str:
     if isinstance(error, requests.HTTPError) and error.response is not None:
         return f"{url}: the server answered {error.response.status_code} {error.response.reason}"
     if isinstance(error, requests.exceptions.ChunkedEncodingError):
-        return f"{url}: the connection was cut, {ATTEMPTS} times; what came is kept for the next try"
+        return f"{url}: the connection was cut, {ATTEMPTS} times; what arrived is kept for the next try"
     if isinstance(error, requests.Timeout):
         return f"{url}: no answer in time"
     if isinstance(error, requests.ConnectionError):

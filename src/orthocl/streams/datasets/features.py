@@ -94,7 +94,7 @@ def find_features(data_root: str | Path | None = None, layer: str | None = None)
         f"no features of cub200 ({' or '.join(layers)}) in {' or '.join(map(str, roots))}.\n"
         f"Expected: {roots[0] / 'features'}/cub200-alexnet-LAYER-*.npz, or the file in the folder above, with the "
         "arrays features (11788, 4096 or 9216), labels (0 to 199) and train (bool).\n"
-        "Make it with `orthocl data prepare cub200` (after `orthocl data fetch cub200` and `orthocl data fetch "
+        "Create it with `orthocl data prepare cub200` (after `orthocl data fetch cub200` and `orthocl data fetch "
         f"alexnet`). Another folder: --data-root FOLDER or ${ENVIRONMENT}. Without it, {EMBEDDED}."
     )
 
@@ -137,7 +137,7 @@ def read_features(path: Path) -> FeatureData:
 
 
 def feature_path(root: Path, layer: str, images: str, weights: str, dtype: str) -> Path:
-    """Where features are kept: the name says the layer, the dtype and the hash of images and weights."""
+    """Where features are kept: the name gives the layer, the dtype and the hash of images and weights."""
     key = hashlib.sha256(f"{images}/{weights}".encode()).hexdigest()[:16]
     return root / "features" / f"cub200-alexnet-{layer}-{dtype}-{key}.npz"
 
@@ -153,7 +153,7 @@ def extract_features(
     batch_size: int = 32,
     progress: OnProgress = no_progress,
 ) -> Path:
-    """Run all images through a frozen network and keep the features; an interrupted run goes on where it was.
+    """Run all images through a frozen network and keep the features; an interrupted run resumes where it left off.
 
     Args:
         index: the images.
@@ -163,7 +163,7 @@ def extract_features(
         weights: hash of its weights.
         dtype: "float16" or "float32".
         batch_size: images at a time.
-        progress: called along the way.
+        progress: called as it proceeds.
 
     Returns:
         The path of the feature file.
@@ -200,7 +200,7 @@ def extract_features(
 
 @dataclass(frozen=True)
 class _Journal:
-    """Features under way: an array on disk, and how many of its rows are done."""
+    """Features in progress: an array on disk, and how many of its rows are done."""
 
     array: Path
     note_path: Path
@@ -214,7 +214,7 @@ class _Journal:
             if features.shape == self.shape and features.dtype == self.dtype and 0 <= done <= self.shape[0]:
                 return features, done
         except (OSError, ValueError, KeyError, TypeError):
-            pass  # nothing to go on from: start anew
+            pass  # nothing to resume from: start over
         return np.lib.format.open_memmap(self.array, "w+", np.dtype(self.dtype), self.shape), 0
 
     def note(self, features: NDArray[Any], rows: int) -> None:
@@ -239,7 +239,7 @@ def _origin(path: Path, meta: NDArray[Any] | None, size: int) -> dict[str, objec
     except (ValueError, RecursionError) as error:
         raise DataError(f"{path}: its meta text is damaged: {error}") from None
     if not isinstance(loaded, dict):
-        raise DataError(f"{path}: its meta text is no JSON object")
+        raise DataError(f"{path}: its meta text is not a JSON object")
     return {
         **origin,
         **{key: loaded[key] for key in ("layer", "weights", "images", "classes") if key in loaded},

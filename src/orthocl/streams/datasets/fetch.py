@@ -28,14 +28,14 @@ def fetch(name: str, data_root: str | Path | None = None, progress: OnProgress =
 
     Args:
         name: one of `ENTRIES`.
-        data_root: where it is looked for and put.
-        progress: called along the way.
+        data_root: where to look for it and put it.
+        progress: called as it proceeds.
 
     Returns:
-        The folder in which it lies.
+        The folder that holds it.
 
     Raises:
-        DataError: when no source can deliver it: with the reason of each, and what to put where by hand.
+        DataError: when no source can deliver it: with the reason for each, and what to put where by hand.
     """
     if name not in ENTRIES:
         raise unknown_name("data set", name, ENTRIES)
@@ -47,11 +47,11 @@ def fetch(name: str, data_root: str | Path | None = None, progress: OnProgress =
 def fetch_entry(
     entry: Entry, data_root: str | Path | None = None, progress: OnProgress = no_progress
 ) -> Path:
-    """Fetch one entry of files; what is there and verified is left alone."""
+    """Fetch the files of one entry; existing verified files are left alone."""
     try:
         return find_verified(entry, data_root)[0].folder
     except DataError:
-        pass  # missing or damaged: that is what fetching is for
+        pass  # missing or damaged: fetch it
     root = writable_root(data_root)
     reasons = []
     for edition, source in _sources(entry, data_root):
@@ -115,7 +115,7 @@ def _install(edition: Edition, staging: Path, folder: Path) -> Path:
 
 def _remove_empty(staging: Path) -> None:
     for folder in (staging, staging.parent):
-        with contextlib.suppress(OSError):  # something is kept there, to go on from
+        with contextlib.suppress(OSError):  # something is kept there, to resume from
             folder.rmdir()
 
 
@@ -125,7 +125,7 @@ def _fetch_cub200(data_root: str | Path | None, progress: OnProgress) -> Path:
         read_index(folder)
         return folder
     except DataError:
-        pass  # missing or damaged: that is what fetching is for
+        pass  # missing or damaged: fetch it
     root = writable_root(data_root)
     staging = root / STAGING / CUB200.name
     staging.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Where data sets lie: data roots, finding, verifying and reading their files."""
+"""Where data sets are: data roots, and finding, verifying and reading their files."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Place:
 
 
 def data_roots(data_root: str | Path | None = None) -> list[Path]:
-    """Folders in which data is looked for, in order: the one given, or $ORTHOCL_DATA and the user's cache.
+    """Folders to search for data, in order: the one given, or $ORTHOCL_DATA and the user's cache.
 
     >>> [root.name for root in data_roots("data")]
     ['data']
@@ -57,7 +57,7 @@ def find_verified(
 
     Args:
         entry: the data set.
-        data_root: as everywhere.
+        data_root: folder with the data sets.
         others: entries whose files may have been put there by mistake: the error then says so.
 
     Raises:
@@ -77,7 +77,7 @@ def expectation(entry: Entry, data_root: str | Path | None = None, *, fetched: b
 
     Args:
         entry: the data set.
-        data_root: as everywhere.
+        data_root: folder with the data sets.
         fetched: whether fetching has been tried already.
     """
     roots = data_roots(data_root)
@@ -143,7 +143,7 @@ def read_verified(path: Path, file: DataFile, others: tuple[Entry, ...] = ()) ->
 
 
 def read_limited(path: Path, limit: int) -> bytes:
-    """Content of a file, plain or .gz, up to one byte beyond `limit`: no surprise fills the memory."""
+    """Content of a file, plain or .gz, at most one byte beyond `limit`, so that no file fills the memory."""
     if not path.is_file():
         raise DataError(f"{path} cannot be read: it is not a file")
     try:
@@ -191,5 +191,5 @@ def _path(place: Place, file: DataFile) -> Path | None:
 def _existing(place: Place, file: DataFile) -> Path:
     path = _path(place, file)
     if path is None:
-        raise DataError(f"{place.folder / file.name} was there a moment ago and is not any more")
+        raise DataError(f"{place.folder / file.name} was there a moment ago and is gone now")
     return path

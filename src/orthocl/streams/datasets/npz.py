@@ -1,4 +1,4 @@
-"""Arrays from .npz files: no pickles, no surprises in size."""
+"""Arrays from .npz files: no pickles, no more bytes than allowed."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def read_npz(path: Path, names: Iterable[str] | None = None, *, most_bytes: int)
     except DataError:
         raise
     except Exception as error:  # a damaged archive may raise anything
-        raise DataError(f"{path} is damaged or no .npz file ({type(error).__name__}: {error})") from error
+        raise DataError(f"{path} is damaged or not an .npz file ({type(error).__name__}: {error})") from error
 
 
 def _read(archive: zipfile.ZipFile, name: str, most_bytes: int) -> NDArray[Any]:
@@ -52,7 +52,7 @@ def _read(archive: zipfile.ZipFile, name: str, most_bytes: int) -> NDArray[Any]:
         size = prod(shape) * dtype.itemsize
         if dtype.hasobject or dtype.fields is not None:
             raise DataError(f"{archive.filename}: {name} holds {dtype}, expected plain numbers or text")
-        # Before anything of that size is allocated: what the header promises must be what the archive holds.
+        # Checked before anything of that size is allocated: the header must agree with what the archive holds.
         if size > most_bytes or size > info.file_size or min(shape, default=1) < 0:
             raise DataError(f"{archive.filename}: {name} of shape {shape} is larger than it can be")
         content = bytearray(size)
@@ -61,5 +61,7 @@ def _read(archive: zipfile.ZipFile, name: str, most_bytes: int) -> NDArray[Any]:
             content[done : done + len(piece)] = piece
             done += len(piece)
         if done != size:
-            raise DataError(f"{archive.filename}: {name} holds other than the {size} bytes of its header")
+            raise DataError(
+                f"{archive.filename}: {name} does not hold the {size} bytes that its header announces"
+            )
     return np.frombuffer(content, dtype).reshape(shape, order="F" if fortran else "C")

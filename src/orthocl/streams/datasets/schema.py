@@ -1,4 +1,4 @@
-"""What the data sets are: their files and checksums, where they may lie, where they come from."""
+"""What the data sets are: their files and checksums, where they may be, where they come from."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class DataFile:
     checksum: str
 
     def matches(self, content: bytes | memoryview) -> bool:
-        """Whether this content is the file's. Without a published checksum, the size must do."""
+        """Whether this content is the file's. Without a published checksum, only the size is compared."""
         if not self.checksum:
             return len(content) == self.size
         algorithm, _, digest = self.checksum.partition(":")
@@ -49,11 +49,11 @@ class Edition:
     """One form in which a data set is published.
 
     Args:
-        folders: where it may lie below a data root; the first is where a fetch puts it.
+        folders: where it may be below a data root; the first is where a fetch puts it.
         files: the files it needs.
         read: makes the data set from the verified contents, by file name.
-        gzipped: whether each file may also lie there as .gz.
-        archive: name, without .tar.gz, of the archive in which it is published, if in one.
+        gzipped: whether each file may also be there as .gz.
+        archive: name, without .tar.gz, of the archive in which it is published, if any.
     """
 
     folders: tuple[str, ...]
@@ -84,7 +84,7 @@ class Source(Protocol):
 
 
 class SourceError(DataError):
-    """A source that cannot deliver: not reachable, not installed, or not what it should be."""
+    """A source that cannot deliver: not reachable, not installed, or with the wrong content."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ class Entry:
         homepage: where it is described.
         editions: its forms, best first; the data set is there if one is complete.
         sources: (edition number, source) in the order in which they are tried.
-        instead: what to use when it cannot be had.
+        instead: what to use when it is unavailable.
     """
 
     name: str

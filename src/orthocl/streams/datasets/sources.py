@@ -24,7 +24,7 @@ class WebFiles:
 
     Args:
         url: the folder, with a final slash.
-        checksums: file name on the server -> "md5:..." of it as it is there.
+        checksums: file name on the server -> "md5:..." of the file as served.
     """
 
     url: str
@@ -196,7 +196,9 @@ def _run(client: str, arguments: Sequence[str], folder: Path) -> None:
             capture_output=True,
         )
     except subprocess.TimeoutExpired:
-        raise SourceError(f"{client} {' '.join(arguments)}: no end after {CLIENT_SECONDS} seconds") from None
+        raise SourceError(
+            f"{client} {' '.join(arguments)}: not finished after {CLIENT_SECONDS} seconds"
+        ) from None
     except (subprocess.CalledProcessError, OSError) as error:
         output = getattr(error, "stderr", b"") or b""
         last = output.decode(errors="replace").strip().splitlines()

@@ -1,4 +1,4 @@
-"""What is where, and whether it is what it should be."""
+"""Where each data set is, and whether it is intact."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def _cub_detail(folder: Path) -> str:
     index = read_index(folder)
     absent = sum(not (index.folder / path).is_file() for path in index.paths)
     if absent:
-        raise DataError(f"{absent} of {len(index.paths)} images listed in images.txt are not there")
+        raise DataError(f"{absent} of {len(index.paths)} images listed in images.txt are missing")
     return f"{len(index.paths)} images, lists consistent"
 
 

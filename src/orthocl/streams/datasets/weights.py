@@ -68,7 +68,7 @@ def read_weights(path: Path) -> Weights:
     A .pth file is a pickle: it is read only if it is the one torchvision publishes, and then as tensors only.
 
     Raises:
-        DataError: when the file is damaged, another one, or its tensors have other shapes.
+        DataError: when the file is damaged or a different one, or its tensors have the wrong shapes.
     """
     if path.suffix == ".pth":
         content = read_verified(path, ALEXNET_FILE)

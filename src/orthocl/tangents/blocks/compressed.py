@@ -2,8 +2,8 @@
 
 A layer's tangents G_n (o x i) are kept as V C_n [U, 1]^T with orthonormal bases V (o x r) of output derivatives and
 U (i x k) of inputs. What is kept is treated exactly: inner products are those of the cores, a gradient's coefficients
-are those of V^T g U. The constant 1 beside the input, for the bias, is a direction of its own that is always kept.
-A convolution with groups has bases and cores of its own for each group.
+are those of V^T g U. The constant 1 next to the input, for the bias, is a separate direction that is always kept.
+A convolution with groups has separate bases and cores for each group.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch.nn import functional
 
 from orthocl.tangents.blocks.dense import Block, Shape, accurate, inner_products, slices
 
-# A direction shorter than this after what is known of it has been taken out is rounding, not a direction.
+# A direction shorter than this, after its known part has been removed, is rounding, not a direction.
 SMALLEST_DIRECTION = 1e-5
 
 
@@ -140,7 +140,7 @@ class Compressed(Block):
         return inner_products(self.cores.flatten(1), cores.flatten(1))
 
     def _cores_of(self, other: Block) -> Tensor:
-        """The cores of other tangents' projection on these bases, from a few explicit rows at a time."""
+        """The cores of other tangents' projection onto these bases, from a few explicit rows at a time."""
         inputs, outputs = self._bases(torch.float64)
         found = []
         for rows in slices(other.rows, self.parameters):
@@ -155,7 +155,7 @@ class Compressed(Block):
         return torch.cat(found)
 
     def _in_bases_of(self, other: Compressed) -> Tensor:
-        """The cores of these tangents' projection on another block's bases."""
+        """The cores of these tangents' projection onto another block's bases."""
         k, r = other.ranks
         if _starts_with(self, other):
             parts = self.cores[:, :, :r, :k], self.cores[:, :, :r, self.ranks[0] :]
@@ -199,9 +199,9 @@ def _padded(cores: Tensor, old: tuple[int, int], new: tuple[int, int]) -> Tensor
 
 
 def extended(basis: Tensor, directions: Tensor) -> Tensor:
-    """A basis (groups, n, k), followed by what of some directions (groups, n, j) lies outside of it, orthonormal.
+    """A basis (groups, n, k), followed by the part of some directions (groups, n, j) outside it, orthonormal.
 
-    Computed in float64. The columns that are there stay as they are, to the bit.
+    Computed in float64. Existing columns stay the same, to the bit.
     """
     room = basis.shape[1] - basis.shape[2]
     if not room or not directions.shape[2]:
@@ -217,7 +217,7 @@ def extended(basis: Tensor, directions: Tensor) -> Tensor:
 
 
 def join_compressed(blocks: Sequence[Compressed]) -> Compressed:
-    """One block with the rows of several: the bases of the largest, extended by what the others have besides."""
+    """One block with the rows of several: the bases of the largest, extended by what the others add."""
     largest = max(blocks, key=lambda block: sum(block.ranks))
     inputs, outputs = largest.input_basis, largest.output_basis
     for block in blocks:

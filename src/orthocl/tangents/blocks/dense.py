@@ -117,7 +117,7 @@ class Block(ABC):
 
     def gram(self, other: Block) -> Tensor:
         """G_l H_l^T in float64. Here: from explicit rows, a few at a time."""
-        if other.kind == "compressed" and self.kind != "compressed":  # which forms no rows of its own
+        if other.kind == "compressed" and self.kind != "compressed":  # which does not form explicit rows
             return other.gram(self).t()
         result = next(iter(self.tensors().values())).new_zeros(self.rows, other.rows, dtype=torch.float64)
         for mine in slices(self.rows, self.parameters):

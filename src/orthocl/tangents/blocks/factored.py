@@ -19,7 +19,7 @@ class Outer(Block):
 
     @property
     def bias(self) -> bool:
-        """Whether the layer's bias is protected too (the constant 1 beside the input)."""
+        """Whether the layer's bias is protected too (the constant 1 next to the input)."""
         return len(self.names) == 2
 
     @property
@@ -101,7 +101,7 @@ class Factored(Outer):
         return self.deltas.double().square().sum(1) * (inputs if self.source is None else inputs[self.source])
 
     def by_columns(self) -> Factored:
-        """The same block with the output derivatives one column after another: quicker where they are few."""
+        """The same block with the output derivatives one column after another: faster where they are few."""
         deltas = self.deltas.t().contiguous().t()
         return Factored(self.names, self.shapes, self.inputs, deltas, self.source)
 

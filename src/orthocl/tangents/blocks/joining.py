@@ -43,7 +43,7 @@ def join(blocks: Sequence[Block]) -> Block:
 
 
 def _joined_rows(blocks: Sequence[Rows]) -> Rows:
-    """Tangents that touch fewer rows than others touch row 0 with zeros besides."""
+    """Tangents that touch fewer rows than others are padded with zeros in row 0."""
     most = max(b.words.shape[1] for b in blocks)
     words, values = [], []
     for b in blocks:
@@ -68,9 +68,9 @@ def _joined(blocks: Sequence[Outer]) -> tuple[Tensor, Tensor, Tensor | None]:
 
 
 def added(blocks: Sequence[Block]) -> list[Block]:
-    """Blocks of which several may have a parameter in common, as uses of one weight -> their sums.
+    """Blocks, several of which may share a parameter (uses of one weight) -> their sums.
 
-    A bias that only some of the uses have becomes a block of its own.
+    A bias that only some of the uses have becomes a separate block.
     """
     owners: dict[str, int] = {}
     for block in blocks:

@@ -182,7 +182,7 @@ class Patches(Outer):
     # ---- several uses of one weight
 
     def without_bias(self) -> list[Block]:
-        """The weight's share and, apart from it, the bias's."""
+        """The weight's share and, separately, the bias's."""
         if not self.bias:
             return [self]
         parts = (self.inputs, self.deltas, self.source, self.unfold, self.groups)

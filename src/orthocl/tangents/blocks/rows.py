@@ -17,8 +17,8 @@ class Rows(Block):
     Args:
         names: the embedding's weight.
         shapes: its shape, (words, width).
-        words: the rows that each tangent touches, (m, positions); a row may come twice.
-        values: what it has there, (m, positions, width).
+        words: the rows that each tangent touches, (m, positions); a row may occur twice.
+        values: its values there, (m, positions, width).
     """
 
     kind = "rows"
@@ -37,7 +37,7 @@ class Rows(Block):
         return self.words.shape[1] * (self.values.shape[2] + 2)
 
     def tensors(self) -> dict[str, Tensor]:
-        """Rows touched, and what is there."""
+        """Rows touched, and their values."""
         return {"words": self.words, "values": self.values}
 
     def dense(self, rows: slice | Tensor = slice(None), dtype: torch.dtype | None = None) -> Tensor:

@@ -1,4 +1,4 @@
-"""A theory laboratory: results on continual linear regression since the paper, each as a function.
+"""A theory laboratory: results on continual linear regression published since the paper, each as a function.
 
 Everything here is about f(x) = w.x with more weights than samples, fitted to each task without ridge from where the
 last task ended: what SGD and OGD do to a linearised network, with features simple enough for closed forms.

@@ -1,4 +1,4 @@
-"""Two tasks in alternation: how much can be forgotten at worst.
+"""Two alternating tasks: how much can be forgotten at worst.
 
 Reference: Evron, Moroshko, Ward, Srebro, Soudry: How catastrophic can catastrophic forgetting be in linear regression?
 COLT 2022.

@@ -1,4 +1,4 @@
-"""The capacity law of OGD: what remembering everything costs as the memory fills the space.
+"""The capacity law of OGD: what it costs to remember everything as the memory fills the space.
 
 Derived for this project; no earlier statement of it is known to us. Setting as in `isotropic`, with OGD that remembers
 all samples.
@@ -14,8 +14,8 @@ n_t / (p - N - n_t - 1) times ||e(w_t)||^2 + s^2. With x_t = n_t / p, k_t = n_t 
     E_t(v) = E_{t-1}(v) + x_t ||w_t - v||^2 + k_t (E_{t-1}(w_t) + s^2),     E_0 = 0,
     E ||w(t) - v||^2 = (1 - (n_1 + ... + n_t) / p) ||v||^2 + E_t(v).
 For two tasks without noise, D = ||w_1 - w_2||^2: (1 - 2x) ||w_1||^2 + x (1 + k_2) D on the first task, against
-(1 - x)^2 ||w_1||^2 + x D of SGD. So OGD wins on the old task iff D / ||w_1||^2 < x / k_2 = (p - 2n - 1) / p: tasks must
-be the more alike the fuller the memory is.
+(1 - x)^2 ||w_1||^2 + x D of SGD. So OGD wins on the old task iff D / ||w_1||^2 < x / k_2 = (p - 2n - 1) / p: the fuller
+the memory, the more alike the tasks must be.
 """
 
 from __future__ import annotations

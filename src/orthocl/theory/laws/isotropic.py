@@ -21,7 +21,7 @@ from orthocl.errors import SettingsError
 
 
 def task_sizes(samples: int | Sequence[int], tasks: int) -> list[int]:
-    """Samples of each task, from one number for all or one each."""
+    """Samples of each task, from one number for all or one per task."""
     sizes = [samples] * tasks if isinstance(samples, int) else list(samples)
     if len(sizes) != tasks or min(sizes) < 1:
         raise SettingsError(f"expected at least one sample for each of {tasks} tasks, got {samples}")

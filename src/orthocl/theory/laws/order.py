@@ -1,4 +1,4 @@
-"""In which order to learn tasks when all will be tested in the end.
+"""In which order to learn tasks when all of them are tested at the end.
 
 Reference: Li and Hiratani: Optimal Task Order for Continual Learning of Multiple Tasks. ICML 2025. They find two rules
 in a linear model with latent factors: (1) from the least to the most typical task, (2) neighbours should be unlike.

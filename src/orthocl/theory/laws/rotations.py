@@ -3,7 +3,7 @@
 References: Goldfarb and Hand: Analysis of Catastrophic Forgetting for Random Orthogonal Transformation Tasks in the
 Overparameterized Regime, AISTATS 2023. Goldfarb, Evron, Weinberger, Soudry and Hand: The Joint Effect of Task
 Similarity and Overparameterization on Catastrophic Forgetting, ICLR 2024 (rotations of some of the dimensions). The
-expressions below were derived anew, for inputs with equal singular values.
+expressions below were derived independently, for inputs with equal singular values.
 
 Derivation. Task 1 is (X, X w*), task 2 is (X O, X w*): the same samples seen through a rotation. With Pi the projector
 on the d rows of X and w_1 = v = Pi w*, task 2 ends at w_2 with w_2 - v = O^T Pi (I - O) v, and task 1 then errs by
