@@ -73,7 +73,7 @@ def test_what_it_says(filled):
     text = made.text()
     assert "6 finished runs (9 min 0 s of computing in all)" in text
     assert "OGD is more accurate than plain SGD | numbers of Table 2 | **holds with a condition** |" in text
-    assert "| rotated-mnist | ogd | 2 | 1 min 30 s | 1.0 | 1.0 KiB |" in text
+    assert "| rotated-mnist | ogd | 2 | 1 min 30 s | 1.0 | 1.02 kB |" in text
     assert "nearer to the re-run" in text
     for item in ITEMS:
         assert made.pages[item].title in text
