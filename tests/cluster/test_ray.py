@@ -162,3 +162,10 @@ def test_impossible_settings_are_refused() -> None:
     for settings in ({"cpus": 0}, {"retries": -1}, {"memory_gb": -2.0}):
         with pytest.raises(SettingsError):
             make_executor("ray", settings)
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_parts_of_ones_own(ray_cluster, tmp_path: Path, gallery, shared: bool) -> None:
+    settings = {"address": ray_cluster.address, "shared": shared, "jobs": 2}
+    gallery.use_on_a_cluster(tmp_path, "ray", settings)
+    assert not (tmp_path / "my_method.py").exists()

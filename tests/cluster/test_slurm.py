@@ -157,3 +157,8 @@ def test_impossible_settings_are_refused() -> None:
     for settings in ({"minutes": 0}, {"jobs": -1}, {"memory_gb": -2.0}, {"array_size": 0}):
         with pytest.raises(SettingsError):
             make_executor("slurm", settings)
+
+
+def test_parts_of_ones_own(slurm_cluster, tmp_path: Path, gallery) -> None:
+    gallery.use_on_a_cluster(tmp_path, "slurm", {"minutes": 5, "jobs": 2, "poll_seconds": 0.5})
+    assert not (tmp_path / "my_method.py").exists()

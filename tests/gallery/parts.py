@@ -7,6 +7,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
+from orthocl.lab import Store, load_experiment, make_table, run_experiment
+from orthocl.lab.reporting.report import write_report
 from orthocl.streams import save_npz
 
 METHOD = '''
@@ -123,3 +125,25 @@ arrays = "tasks.npz"
 stream = "my_data.py:make"
 shift = 2.0
 """
+
+
+def use_on_a_cluster(folder: Path, backend: str, settings: dict[str, object]) -> None:
+    """Run the experiment on a cluster, delete the parts, and read the store without them."""
+    write_parts(folder)
+    (folder / "gallery.toml").write_text(EXPERIMENT)
+    experiment = load_experiment(folder / "gallery.toml", seeds=[1])
+    store = Store(folder / "store")
+    results = run_experiment(
+        experiment, store, backend=backend, backend_settings=settings, on_event=lambda event: None
+    )
+    assert [outcome.reason for outcome in results.failures] == []
+    assert len(results.pairs) == 6
+    remove_parts(folder)
+    records = list(store.records())
+    assert {record.settings.stream_label for record in records} == {"birds", "arrays", "clouds"}
+    assert {record.settings.method_label for record in records} == {"leash", "ogd"}
+    leash = next(record for record in records if record.settings.method_label == "leash")
+    assert leash.settings.method.name == "my_method.py:Leash"
+    assert len(make_table([(record.settings, record) for record in records]).rows) == 6
+    page = write_report(folder / "page.html", [(r.settings, r) for r in records], title="gallery")
+    assert "leash" in page.read_text()

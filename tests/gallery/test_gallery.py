@@ -1,6 +1,6 @@
 """Your method, your network and your data in the laboratory, in a fresh folder, as a new user would.
 
-The same on Ray and Slurm: tests/cluster/test_gallery.py.
+The same on Ray and Slurm: tests/cluster.
 """
 
 from __future__ import annotations
