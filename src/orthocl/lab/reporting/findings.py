@@ -90,7 +90,8 @@ def _lead(best: RunGroup, rivals: Sequence[RunGroup]) -> str:
     if not tied:
         return ""
     names = " and ".join([", ".join(tied[:-1]), tied[-1]]) if len(tied) > 1 else tied[0]
-    return f"; the seeds cannot tell it from {names}" if len(tied) <= 3 else f"; {len(tied)} others tie with it"
+    seeds = len(best.finished)
+    return f"; {seeds} seeds cannot tell it from {names if len(tied) <= 3 else f'{len(tied)} others'}"
 
 
 def ties(best: RunGroup, rivals: Sequence[RunGroup]) -> list[str]:

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from orthocl.lab.reporting.groups import RunGroup
-from orthocl.lab.run.forecasts import read_forecasts
 
+FORECASTS = "forecasts.json"
 CERTIFICATE = "certificate.json"
 THEORY = "theory.json"
 MOST_PAIRS = 400
@@ -24,7 +24,8 @@ def forecasts(group: RunGroup, folder: Path | None) -> list[list[float | None]]:
     names = ("task", "earlier", "change", "measured_change", "drop", "measured_drop")
     rows: list[list[float | None]] = []
     for record in group.finished:
-        for row in read_forecasts(folder / "runs" / record.id).get("forecasts", []):
+        content = _read(folder / "runs" / record.id / FORECASTS)
+        for row in content.get("forecasts", []) if isinstance(content, dict) else []:
             if isinstance(row, dict) and row.get("measured_change") is not None:
                 rows.append([_number(row.get(name)) for name in names])
     return rows[:MOST_PAIRS]

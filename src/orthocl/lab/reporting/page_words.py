@@ -70,6 +70,12 @@ MONITORS: dict[str, dict[str, Any]] = {
         "meaning": "Gradients of remembered outputs in the memory; more than the rank means that some say the same.",
         "zero": True,
     },
+    "input_directions": {
+        "title": "Protected input directions",
+        "meaning": "Directions of the layers' inputs that are closed to updates, over all layers; when a layer has none left "
+        "it can learn nothing more.",
+        "zero": True,
+    },
     "error_mean": {
         "title": "Compression error, mean",
         "meaning": "Relative distance of the stored tangents from the true ones; 0 means that they are exact.",

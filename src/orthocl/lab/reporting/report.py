@@ -18,13 +18,15 @@ from jinja2 import Environment, StrictUndefined
 from orthocl.errors import DataError
 from orthocl.formatting import counted, time_text
 from orthocl.lab.executors.interface import Outcome
-from orthocl.lab.reporting.figure import Pairs, accuracy_figure, figure_svg
-from orthocl.lab.reporting.page_data import PageData, PageInput, page_data, to_script
+from orthocl.lab.experiment.settings import RunSettings
+from orthocl.lab.reporting.page_data import PageInput, page_data, to_script
+from orthocl.lab.reporting.static_figure import static_figures
 from orthocl.lab.reporting.table_text import TESTED
-from orthocl.lab.store.record import package_version
+from orthocl.lab.store.record import Record, package_version
 from orthocl.lab.store.store import Store
 from orthocl.storage import write_atomically
 
+Pairs = Sequence[tuple[RunSettings, Record]]
 SCRIPTS = ("core.js", "charts.js", "results.js", "panels.js", "evidence.js", "settings.js", "main.js")
 SECTIONS = (
     ("live", "Running"),
@@ -129,7 +131,7 @@ def render_page(given: PageInput, live: str = "") -> str:
         table=data.table,
         rows=data.table.rows[:STATIC_ROWS],
         more=max(0, len(data.table.rows) - STATIC_ROWS),
-        figure="" if live else _static_figure(given.pairs, data),
+        figure="" if live or len(data.groups) > STATIC_GROUPS else static_figures(data.groups),
         tested=TESTED,
         explained=[metric for metric in data.values["metrics"] if metric["meaning"]],
         sections=SECTIONS,
@@ -148,12 +150,3 @@ def render_page(given: PageInput, live: str = "") -> str:
 def _part(name: str) -> str:
     return (resources.files("orthocl.lab.reporting") / "page" / name).read_text(encoding="utf-8")
 
-
-def _static_figure(pairs: Pairs, data: PageData) -> str:
-    """The accuracy through the tasks, for readers without scripts."""
-    if len(data.groups) > STATIC_GROUPS:
-        return ""
-    try:
-        return figure_svg(accuracy_figure(pairs))
-    except DataError:
-        return ""

@@ -46,7 +46,7 @@ function card({id, title, text, controls, draw, table, wide = true}) {
     button("PNG", () => downloadPng(body.querySelector("svg"), `${id}.png`), {"aria-label": `${title}: download PNG`}));
   figure.append(h("figcaption", {}, h("h3", {}, title), text ? h("p", {class: "soft"}, text) : null, controls ?? null), body, tools);
   figure.classList.toggle("wide", wide);
-  LATER.push(() => { body.replaceChildren(draw(Math.max(260, body.clientWidth || 640))); });
+  LATER.push(() => { body.replaceChildren(draw(printing ? (wide ? 680 : 330) : Math.max(260, body.clientWidth || 640))); });
   return figure;
 }
 
@@ -129,7 +129,7 @@ function endLabels(svg, names, box, x) {
 function lineChart({width, height = 320, lines, xText, yText, label, y, yFormat = value => String(Number(value.toPrecision(4))), unit = "", limit, limitText, start = 1}) {
   const values = lines.flatMap(line => line.points.flatMap(point => [point.low ?? point.y, point.high ?? point.y, point.y])).filter(Number.isFinite);
   const end = Math.max(start + 1, ...lines.flatMap(line => line.points.map(point => point.x)));
-  const named = width > 560 && lines.length <= 16;
+  const named = (width > 560 && lines.length <= 16) || (width > 400 && lines.length <= 7);
   const longest = Math.max(0, ...lines.map(line => line.text.length));
   const range = y(values);
   const {svg, across, up, box} = frame({width, height, right: named ? Math.min(width * 0.36, 28 + 6.4 * longest) : 14,
@@ -138,6 +138,7 @@ function lineChart({width, height = 320, lines, xText, yText, label, y, yFormat 
     s("line", {class: "limit", x1: box.left, x2: box.right, y1: up(limit), y2: up(limit)}),
     s("text", {class: "limit-text", x: box.left + 6, y: up(limit) - 5}, limitText));
   const crowded = lines.length > 40, names = [];
+  svg.classList.toggle("many", lines.length > 5);
   for (const line of lines) {
     const points = line.points.filter(point => Number.isFinite(point.y) && (!range[2] || point.y > 0));
     if (!points.length) continue;

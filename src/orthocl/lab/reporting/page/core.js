@@ -87,7 +87,7 @@ function timeText(seconds) {
 function short(value) {
   if (!Number.isFinite(value)) return "–";
   const size = Math.abs(value);
-  if (size !== 0 && (size < 1e-3 || size >= 1e5)) return value.toExponential(1);
+  if (size !== 0 && (size < 1e-3 || size >= 1e5)) return String(Number(value.toPrecision(2)).toExponential()).replace("e+", "e");
   return String(Number(value.toPrecision(3)));
 }
 

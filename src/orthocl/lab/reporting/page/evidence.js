@@ -22,7 +22,8 @@ function monitorCard(name, groups) {
   const verdict = words.limit === undefined ? "" : bad.length ? `${bad.map(one => `${one.line.text} (${format(one.value)})`).slice(0, 5).join(", ")}: ${words.bad}` : words.good;
   const range = values => {
     const used = words.limit === undefined ? values : [...values, words.limit];
-    if (words.log) { const positive = used.filter(value => value > 0); return [Math.min(...positive, 1) / 2, Math.max(...positive, 1e-12) * 2, true]; }
+    const own = values.filter(value => value > 0);
+    if (words.log || (words.zero && Math.max(...own) > 60 * Math.min(...own))) { const positive = used.filter(value => value > 0); return [Math.min(...positive, 1) / 2, Math.max(...positive, 1e-12) * 2, true]; }
     return fitting(words.zero ? [...used, 0, words.top ?? 0] : used, words.zero ? 0 : -Infinity, Infinity);
   };
   return card({id: `monitor-${name}`, title: words.title, text: words.meaning, wide: false,
@@ -67,7 +68,7 @@ function forecastCard(groups, x, y, id, title, what, log) {
   if (items.length < 2) return null;
   const told = groups.map(group => {
     const own = items.filter(item => item.group === group);
-    return own.length > 4 ? `${group.label} ${rankCorrelation(own.map(item => item.x), own.map(item => item.y)).toFixed(2)}` : "";
+    return own.length > 4 ? `${group.label} ${rankCorrelation(own.map(item => item.x), own.map(item => item.y)).toFixed(2).replace("-0.00", "0.00")}` : "";
   }).filter(Boolean);
   const values = items.flatMap(item => [item.x, item.y]), range = log ? [Math.min(...values) / 1.3, Math.max(...values) * 1.3, true] : fitting(values, -200, 200);
   return card({id: `forecast-${id}`, title, wide: false, text: `Each point is a pair of tasks: ${what}, forecast before the later one was learnt. On the line the forecast was right. Rank correlation: ${told.slice(0, 6).join(", ") || "too few points"}.`,

@@ -110,8 +110,8 @@ function differenceColour(share) {
 }
 
 /** A matrix of accuracies or of differences; the task just learnt is framed. */
-function heat(rows, width, colour, text, words) {
-  const tasks = rows[0].length, left = 34, cell = Math.min(46, (width - left - 2) / tasks), tall = Math.min(26, Math.max(12, cell * 0.72)), top = 18;
+function heat(rows, width, colour, text, words, widest = 58) {
+  const tasks = rows[0].length, left = 34, cell = Math.min(widest, (width - left - 2) / tasks), tall = Math.min(30, Math.max(12, cell * 0.72)), top = 18;
   const svg = s("svg", {viewBox: `0 0 ${left + cell * tasks + 2} ${top + tall * rows.length + 2}`, width: left + cell * tasks + 2, height: top + tall * rows.length + 2, role: "img", "aria-label": words});
   const small = cell < 24;
   for (let task = 0; task < tasks; task++) if (!small || task % 2 === 0) svg.append(s("text", {class: "heat-name", x: left + cell * (task + 0.5), y: 12, "text-anchor": "middle"}, String(task + 1)));
@@ -140,7 +140,7 @@ function smallMatrix(group) {
 
 /** Points lost by each task since it was learnt, under its column. */
 function lossBars(group, width) {
-  const tasks = group.tasks, left = 34, cell = Math.min(46, (width - left - 2) / tasks), values = Array.from({length: tasks}, (_, task) => mean(lost(group, task)));
+  const tasks = group.tasks, left = 34, cell = Math.min(58, (width - left - 2) / tasks), values = Array.from({length: tasks}, (_, task) => mean(lost(group, task)));
   const most = Math.max(10, ...values.map(Math.abs)), tall = 34;
   const svg = s("svg", {viewBox: `0 0 ${left + cell * tasks + 2} ${tall + 4}`, width: left + cell * tasks + 2, height: tall + 4, role: "img", "aria-label": `points lost per task: ${values.map(value => value.toFixed(1)).join(", ")}`});
   svg.append(s("text", {class: "heat-name", x: left - 6, y: 12, "text-anchor": "end"}, "lost"));
@@ -179,7 +179,7 @@ function differenceCard(a, b) {
   const finding = `In the end ${a.label} has ${signed(kept, 1)} points on earlier tasks, and ${signed(learnt, 1)} on a task just learnt.`;
   return card({id: "difference", title: `Difference: ${a.label} minus ${b.label}`, text: `${finding} Orange: ${a.label} is ahead; blue: ${b.label}. Below the frames is memory, on them learning.`,
     controls: h("div", {class: "controls"}, choice("a", a, "show "), choice("b", b, "minus ")),
-    draw: width => heat(rows, Math.min(width, 760), value => differenceColour(value / most), signed, `accuracy of ${a.label} minus ${b.label}, in points`), table: () => matrixTable(rows)});
+    draw: width => heat(rows, Math.min(width, 860), value => differenceColour(value / most), signed, `accuracy of ${a.label} minus ${b.label}, in points`, 92), table: () => matrixTable(rows)});
 }
 
 // ---- cost -------------------------------------------------------------------------------------------------------

@@ -3,11 +3,12 @@
 function drawSettings() {
   const own = DATA.groups.filter(group => group.stream === streamIndex()), groups = visible(), names = differing(own);
   const shown = (printing ? groups : groups.slice(0, 60)), same = own.length ? Object.entries(own[0].all).filter(([name]) => !names.includes(name)) : [];
-  const columns = names.filter(name => name !== "method.name" && shown.some(group => group.settings[name] !== undefined));
+  const columns = names.filter(name => name !== "method.name" && !name.startsWith("method.settings.") && shown.some(group => group.settings[name] !== undefined));
+  const ownSettings = group => Object.entries(group.all).filter(([name, value]) => name.startsWith("method.settings.") && value !== null).map(([name, value]) => `${name.slice(16)}=${settingText(value)}`).join("  ");
   return [
-    h("div", {class: "card"}, h("h3", {}, "What differs"), columns.length ? h("div", {class: "scroll", tabindex: "0", role: "region", "aria-label": "settings that differ"}, h("table", {class: "small"}, h("caption", {class: "hide"}, "settings that differ"),
-      h("thead", {}, h("tr", {}, h("th", {scope: "col"}, "method"), columns.map(name => h("th", {scope: "col"}, name.replace(".settings.", ".").replace(".options.", "."))))),
-      h("tbody", {}, shown.map(group => h("tr", {"data-m": group.m}, h("th", {scope: "row"}, swatch(group), group.label), columns.map(name => h("td", {}, name in group.all ? hashed(name, group.all[name]) : "·"))))))) : h("p", {class: "soft"}, "Nothing but the method."),
+    h("div", {class: "card"}, h("h3", {}, "What differs"), h("div", {class: "scroll", tabindex: "0", role: "region", "aria-label": "settings that differ"}, h("table", {class: "small"}, h("caption", {class: "hide"}, "settings that differ"),
+      h("thead", {}, h("tr", {}, h("th", {scope: "col"}, "method"), columns.map(name => h("th", {scope: "col"}, name.replace(".settings.", ".").replace(".options.", "."))), h("th", {scope: "col"}, "hyperparameters of the method"))),
+      h("tbody", {}, shown.map(group => h("tr", {"data-m": group.m}, h("th", {scope: "row"}, swatch(group), group.label), columns.map(name => h("td", {}, name in group.all ? hashed(name, group.all[name]) : "·")), h("td", {}, h("code", {}, ownSettings(group) || "none"))))))),
     h("details", {}, h("summary", {}, `${same.length} settings are the same for all`), pairsTable2(same))),
     h("details", {class: "card"}, h("summary", {}, `Runs: ${shown.reduce((sum, group) => sum + group.runs.length, 0)} of ${shown.length} settings`), h("div", {class: "scroll", tabindex: "0", role: "region", "aria-label": "runs"}, h("table", {class: "small"}, h("caption", {class: "hide"}, "runs"),
       h("thead", {}, h("tr", {}, ["method", "seed", "run", "AAC %", "resumed", "result hash"].map(name => h("th", {scope: "col"}, name)))),
