@@ -4,7 +4,7 @@ const verdictOf = (words, value) => words.limit === undefined ? "" : (value > wo
 
 /** One chart per monitor that some visible method reported, with its limit and what it means. */
 function drawMonitors() {
-  const groups = visible().filter(group => group.monitors?.length);
+  const groups = drawn(group => group.monitors?.length);
   const named = Object.keys(DATA.monitors), all = new Set(groups.flatMap(group => group.monitors.flatMap(row => Object.keys(row))));
   const names = [...named.filter(name => all.has(name)), ...[...all].filter(name => !named.includes(name)).sort()];
   if (!names.length) return [h("p", {class: "soft"}, "The visible methods reported nothing about themselves.")];
@@ -53,7 +53,7 @@ function rankCorrelation(xs, ys) {
 }
 
 function drawTheory() {
-  const found = [], groups = visible().filter(group => group.forecasts?.length);
+  const found = [], groups = drawn(group => group.forecasts?.length);
   if (groups.length) found.push(forecastCard(groups, 2, 3, "change", "Forecast against what happened", "mean squared change of the outputs on earlier tasks", true),
     forecastCard(groups, 4, 5, "drop", "Forecast loss of accuracy", "points of accuracy that earlier tasks lose", false));
   for (const row of DATA.theory.filter(row => row.stream === DATA.streams[streamIndex()].name)) found.push(...theoryCards(row));

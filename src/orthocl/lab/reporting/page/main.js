@@ -37,16 +37,30 @@ function dim(m) {
   byId("dimming").textContent = m < 0 ? "" : `[data-m]:not([data-m="${m}"]) { opacity: .16; }`;
 }
 
-function draw() {
+/** Sections whose content is older than the state; they are drawn when they come near the window. */
+const STALE = new Set();
+const NEAR = 700;
+
+function render(name) {
+  STALE.delete(name);
   LATER.length = 0;
+  byId(`${name}-body`).replaceChildren(...SECTIONS[name]().filter(Boolean));
+  LATER.forEach(work => work());
+}
+
+function isNear(name) {
+  const area = byId(name).getBoundingClientRect();
+  return area.bottom > -NEAR && area.top < innerHeight + NEAR;
+}
+
+function draw(all = false) {
   drawTop();
+  drawLive();
   if (DATA.streams.length) {
     drawResults();
     drawPaperTable();
-    for (const [name, make] of Object.entries(SECTIONS)) byId(`${name}-body`).replaceChildren(...make().filter(Boolean));
-    LATER.forEach(work => work());
+    for (const name of Object.keys(SECTIONS)) if (all || printing || isNear(name)) render(name); else STALE.add(name);
   }
-  drawLive();
   dim(-1);
 }
 
@@ -82,7 +96,7 @@ function beforePrint() {
 function afterPrint() {
   printing = false;
   document.documentElement.classList.remove("printing");
-  draw();
+  draw(true);
 }
 
 /** While an experiment runs: ask now and then, and draw again when something has changed. */
@@ -105,10 +119,11 @@ async function follow() {
 function arrive() {
   const at = readAddress();
   byId("search").value = state.q;
-  draw();
+  draw(true);
   if (at) byId(at)?.scrollIntoView();
 }
 
+document.documentElement.classList.add("drawn");
 prepare();
 arrive();
 copyButtons("results-copy", shownTable, exactTable);
@@ -131,5 +146,6 @@ document.querySelectorAll("nav a").forEach(link => link.addEventListener("click"
   byId(link.dataset.section).scrollIntoView();
   byId(link.dataset.section).querySelector("h2")?.focus({preventScroll: true});
 }));
-document.documentElement.classList.add("drawn");
+const observer = new IntersectionObserver(seen => seen.forEach(one => { if (one.isIntersecting && STALE.has(one.target.id)) render(one.target.id); }), {rootMargin: `${NEAR}px`});
+Object.keys(SECTIONS).forEach(name => observer.observe(byId(name)));
 if (LIVE) follow();

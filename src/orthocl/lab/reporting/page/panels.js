@@ -26,8 +26,14 @@ function curveSeeds(group) {
   }));
 }
 
+const MOST_LINES = 48;
+
+/** The groups that charts of lines show: the first ones, in the order of the table. */
+const drawn = (wanted = group => group.done.length && group.tasks) => sorted(visible().filter(wanted)).slice(0, MOST_LINES);
+const cut = () => visible().length > MOST_LINES ? ` Of ${visible().length} settings the first ${MOST_LINES} in the order of the table are drawn: sort or filter to choose others.` : "";
+
 function curveLines() {
-  return visible().filter(group => group.done.length && group.tasks).map(group => {
+  return drawn().map(group => {
     const perSeed = curveSeeds(group);
     return perSeed.length ? lineOf(group, bandPoints(perSeed), state.seeds && perSeed.map(seed => seed.map((y, at) => ({x: at + 1, y: 100 * y})))) : null;
   }).filter(line => line && line.points.some(point => Number.isFinite(point.y)));
@@ -51,7 +57,7 @@ function drawCurves() {
     h("label", {class: "pick"}, h("input", {type: "checkbox", checked: state.seeds !== "", onchange: event => change({seeds: event.target.checked ? "1" : ""})}), "each seed"));
   const lines = curveLines();
   return [card({id: "accuracy-curves", title: "Accuracy through the tasks", controls,
-    text: `Test: ${chosen}, after each task. Bands are one standard deviation over seeds. Hover, or focus and use the arrow keys, to read all methods.`,
+    text: `Test: ${chosen}, after each task. Bands are one standard deviation over seeds. Hover, or focus and use the arrow keys, to read all methods.${cut()}`,
     draw: width => lines.length ? lineChart({width, lines, xText: "tasks learnt", yText: "accuracy, %", label: `${chosen}, ${lines.length} methods`,
       unit: " %", yFormat: value => value.toFixed(value % 1 ? 1 : 0), y: values => fitting(values, 100 * DATA.range[0], 100 * DATA.range[1])}) : h("p", {class: "soft"}, "Nothing to draw for this choice."),
     table: () => linesTable(lines, "after task")}), ...withinTasks(), forgettingCard()];
@@ -59,7 +65,7 @@ function drawCurves() {
 
 /** Accuracy of every task at steps within the tasks, for the groups that recorded it. */
 function withinTasks() {
-  const groups = visible().filter(group => group.curves).slice(0, 8);
+  const groups = drawn(group => group.curves).slice(0, 8);
   if (!groups.length) return [];
   const task = Math.min(Number(state.task), groups[0].tasks) - 1;
   const lines = groups.map(group => {
@@ -78,7 +84,7 @@ function lost(group, task) {
 }
 
 function forgettingCard() {
-  const lines = visible().filter(group => group.tasks > 1 && group.done.length).map(group => lineOf(group, Array.from({length: group.tasks - 1}, (_, task) => {
+  const lines = drawn(group => group.tasks > 1 && group.done.length).map(group => lineOf(group, Array.from({length: group.tasks - 1}, (_, task) => {
     const values = lost(group, task), middle = mean(values), sd = spread(values);
     return {x: task + 1, y: middle, sd, low: middle - sd, high: middle + sd};
   })));
@@ -160,7 +166,7 @@ function pair() {
 }
 
 function drawMatrices() {
-  const groups = visible().filter(group => group.done.length && group.tasks), count = printing ? groups.length : Number(state.more || 0) ? 48 : 12, shown = groups.slice(0, count);
+  const groups = sorted(visible().filter(group => group.done.length && group.tasks)), count = printing ? groups.length : Number(state.more || 0) ? 48 : 12, shown = groups.slice(0, count);
   const [a, b] = pair(), found = [];
   if (a && b && a !== b && a.tasks === b.tasks) found.push(differenceCard(a, b));
   const grid = h("div", {class: "grid"}, shown.map(smallMatrix));
