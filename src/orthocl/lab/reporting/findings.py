@@ -67,7 +67,8 @@ def _finding(stream: str, groups: Sequence[RunGroup]) -> Finding:
     if not rivals:
         return Finding(stream, f"On {stream} there is no finished run yet.")
     best = max(rivals, key=lambda group: mean(group, "aac"))
-    plain = next((group for group in rivals if group.finished[0].settings.method.name == "sgd"), None)
+    baselines = [group for group in rivals if group.finished[0].settings.method.name == "sgd"]
+    plain = max(baselines, key=lambda group: mean(group, "aac"), default=None)
     if near_chance(best):
         return Finding(stream, f"On {stream} nothing has been learnt: the best, {best.label}, is {near_chance(best)}.")
     headline = f"On {stream}, {best.label} keeps {100 * mean(best, 'aac'):.1f} %"

@@ -11,7 +11,9 @@ function drawTop() {
     onclick: () => { change({stream: one.name, a: "", b: "", pick: "", more: ""}); byId("tabs").children[at]?.focus(); }}, one.name)));
   byId("tabs").parentElement.hidden = DATA.streams.length < 2;
   drawChips();
-  byId("warnings").replaceChildren(...DATA.groups.filter(group => group.stream === streamIndex() && group.warning).slice(0, 8).map(group => h("li", {}, h("b", {}, group.label), ` is ${group.warning}`)));
+  const warned = DATA.groups.filter(group => group.stream === streamIndex() && group.warning);
+  byId("warnings").replaceChildren(...warned.slice(0, 3).map(group => h("li", {}, h("b", {}, group.label), ` is ${group.warning}`)),
+    warned.length > 3 ? h("li", {}, `${warned.length - 3} more rows carry such a warning`) : "");
   byId("failures").hidden = !DATA.failures.length;
   byId("failures-body").replaceChildren(...DATA.failures.slice(0, 50).map(one => h("p", {}, h("b", {}, one.label), `: ${one.reason}`)));
   byId("failures-title").textContent = `${DATA.failures.length} failed run${DATA.failures.length === 1 ? "" : "s"}`;
