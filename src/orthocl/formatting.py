@@ -44,12 +44,16 @@ def time_text(seconds: float) -> str:
 
 
 def plain_text(text: object) -> str:
-    """A label on one line and without characters that steer a terminal or turn the direction of writing.
+    r"""A label on one line and without characters that steer a terminal or turn the direction of writing.
 
-    >>> plain_text("red\\x1b[31m\\nline"), plain_text("ogd+ $x$")
+    >>> plain_text("red\x1b[31m\nline"), plain_text("ogd+ $x$")
     ('red�[31m line', 'ogd+ $x$')
     """
     return "".join(
-        " " if letter in "\n\r\t" else "\ufffd" if unicodedata.category(letter) in ("Cc", "Cf", "Cs") else letter
+        " "
+        if letter in "\n\r\t"
+        else "\ufffd"
+        if unicodedata.category(letter) in ("Cc", "Cf", "Cs")
+        else letter
         for letter in str(text)
     )

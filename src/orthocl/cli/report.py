@@ -86,9 +86,19 @@ def report(
         if figure is not None:
             path = save_figure(make_figure(figure, pairs), out)
         else:
-            command = "" if file is None else f"orthocl run {shlex.quote(file.name)} --report {shlex.quote(out.name)}"
+            command = (
+                ""
+                if file is None
+                else f"orthocl run {shlex.quote(file.name)} --report {shlex.quote(out.name)}"
+            )
             path = write_report(
-                out, pairs, title=name, description=description, metrics=metrics, store=opened, command=command
+                out,
+                pairs,
+                title=name,
+                description=description,
+                metrics=metrics,
+                store=opened,
+                command=command,
             )
     Console(stderr=True).print(
         f"{counted(len(pairs), 'run')} to {escape(str(path))}", highlight=False, soft_wrap=True

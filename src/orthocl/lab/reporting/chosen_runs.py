@@ -40,7 +40,8 @@ def chosen(
     return [
         (settings, record)
         for settings, record in pairs
-        if (not seeds or settings.seed in seeds) and (not only or any(_matches(settings, one) for one in only))
+        if (not seeds or settings.seed in seeds)
+        and (not only or any(_matches(settings, one) for one in only))
     ]
 
 
@@ -49,4 +50,6 @@ def _matches(settings: RunSettings, pattern: str) -> bool:
     first, slash, second = pattern.partition("/")
     if slash:
         return fnmatchcase(stream, first) and fnmatchcase(method, second)
-    return any(fnmatchcase(name, pattern) for name in (stream, method, stream.split(" ")[0], method.split(" ")[0]))
+    return any(
+        fnmatchcase(name, pattern) for name in (stream, method, stream.split(" ")[0], method.split(" ")[0])
+    )

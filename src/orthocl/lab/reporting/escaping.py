@@ -17,20 +17,20 @@ _LATEX = {
 
 
 def markdown_text(text: str) -> str:
-    """A text inside a cell of a Markdown table.
+    r"""A text inside a cell of a Markdown table.
 
     >>> print(markdown_text("a|b *c* <i> my_net"))
-    a\\|b \\*c\\* &lt;i> my_net
+    a\|b \*c\* &lt;i> my_net
     """
     escaped = re.sub(r"([\\`*|\[\]~])", r"\\\1", plain_text(text)).replace("<", "&lt;")
     return re.sub(r"(?<!\w)_|_(?!\w)", r"\_", escaped)
 
 
 def latex_text(text: str) -> str:
-    """A text inside LaTeX.
+    r"""A text inside LaTeX.
 
-    >>> print(latex_text("50% of $x_1$ ~ a\\\\b^2"))
-    50\\% of \\$x\\_1\\$ \\textasciitilde{} a\\textbackslash{}b\\textasciicircum{}2
+    >>> print(latex_text("50% of $x_1$ ~ a\\b^2"))
+    50\% of \$x\_1\$ \textasciitilde{} a\textbackslash{}b\textasciicircum{}2
     """
     return "".join(_LATEX.get(letter, letter) for letter in plain_text(text))
 

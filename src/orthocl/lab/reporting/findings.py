@@ -70,7 +70,9 @@ def _finding(stream: str, groups: Sequence[RunGroup]) -> Finding:
     baselines = [group for group in rivals if group.finished[0].settings.method.name == "sgd"]
     plain = max(baselines, key=lambda group: mean(group, "aac"), default=None)
     if near_chance(best):
-        return Finding(stream, f"On {stream} nothing has been learnt: the best, {best.label}, is {near_chance(best)}.")
+        return Finding(
+            stream, f"On {stream} nothing has been learnt: the best, {best.label}, is {near_chance(best)}."
+        )
     headline = f"On {stream}, {best.label} keeps {100 * mean(best, 'aac'):.1f} %"
     if plain is None:
         return Finding(stream, headline + _lead(best, rivals) + ".", tuple(_tiles(best, None, rivals)))
@@ -99,12 +101,12 @@ def ties(best: RunGroup, rivals: Sequence[RunGroup]) -> list[str]:
     """Labels of those that a paired test over seeds cannot tell from the best in average accuracy."""
     values = [{record.settings.seed: record.metric("aac") for record in group.finished} for group in rivals]
     found = marks(values)
-    return [group.label for group, mark in zip(rivals, found, strict=True) if mark == "tie" and group is not best]
+    return [
+        group.label for group, mark in zip(rivals, found, strict=True) if mark == "tie" and group is not best
+    ]
 
 
-def _tiles(
-    best: RunGroup, plain: RunGroup | None, rivals: Sequence[RunGroup]
-) -> list[tuple[str, str, str]]:
+def _tiles(best: RunGroup, plain: RunGroup | None, rivals: Sequence[RunGroup]) -> list[tuple[str, str, str]]:
     others = [group for group in rivals if group is not best]
     second = max(others, key=lambda group: mean(group, "aac"), default=None)
     spread = _spread(best, "aac")
@@ -113,7 +115,9 @@ def _tiles(
     if second is not None:
         tied = second.label in ties(best, rivals)
         margin = 100 * (mean(best, "aac") - mean(second, "aac"))
-        remark = f"{margin:.1f} points above {second.label}" + (", within the noise of the seeds" if tied else "")
+        remark = f"{margin:.1f} points above {second.label}" + (
+            ", within the noise of the seeds" if tied else ""
+        )
     tiles = [(f"average accuracy of {best.label}", shown, remark)]
     lost = mean(best, "forgetting")
     if math.isfinite(lost):
@@ -125,7 +129,9 @@ def _tiles(
     if math.isfinite(seconds):
         times = "" if plain is None or plain is best else _times(best, plain)
         kept = f"{size_text(memory)} of memory" if memory else "no memory of its own"
-        tiles.append(("price", times or time_text(seconds), f"{'the time of SGD; ' if times else 'a run; '}{kept}"))
+        tiles.append(
+            ("price", times or time_text(seconds), f"{'the time of SGD; ' if times else 'a run; '}{kept}")
+        )
     return tiles
 
 

@@ -73,7 +73,9 @@ class PageData:
 def page_data(given: PageInput) -> PageData:
     """Everything that a page shows."""
     groups = group_runs(given.pairs)
-    metrics = tuple(dict.fromkeys((*(given.metrics or DEFAULT_METRICS), "aac", "forgetting", "seconds", "memory")))
+    metrics = tuple(
+        dict.fromkeys((*(given.metrics or DEFAULT_METRICS), "aac", "forgetting", "seconds", "memory"))
+    )
     table, findings = table_of(groups, metrics), find(groups)
     low, high = _range(groups)
     varying = set(differing([group.settings for group in groups]))
@@ -91,7 +93,9 @@ def page_data(given: PageInput) -> PageData:
         "range": [low, high],
         "metrics": [_metric(name) for name in metrics],
         "streams": [_stream(finding, groups) for finding in findings],
-        "common": {name: value for name, value in groups[0].settings.items() if name not in varying} if groups else {},
+        "common": {name: value for name, value in groups[0].settings.items() if name not in varying}
+        if groups
+        else {},
         "groups": [
             {
                 "stream": streams.index(group.stream),
@@ -108,7 +112,9 @@ def page_data(given: PageInput) -> PageData:
             for group, row in zip(groups, table.rows, strict=True)
         ],
         "monitors": MONITORS,
-        "failures": [{"label": plain_text(one.settings.label), "reason": one.reason} for one in given.failures],
+        "failures": [
+            {"label": plain_text(one.settings.label), "reason": one.reason} for one in given.failures
+        ],
         "certificates": certificates(groups, given.folder),
         "theory": theory_of_streams(groups, given.folder),
         **_provenance([record for group in groups for record in group.records]),
@@ -155,7 +161,13 @@ def _range(groups: Sequence[RunGroup]) -> tuple[float, float]:
 def _metric(name: str) -> dict[str, Any]:
     unit = name if name in NOT_PERCENT else "percent"
     better = "lower" if name in (*LOWER_IS_BETTER, *NOT_PERCENT) else "higher"
-    return {"name": name, "title": title(name), "unit": unit, "better": better, "meaning": MEANINGS.get(name, "")}
+    return {
+        "name": name,
+        "title": title(name),
+        "unit": unit,
+        "better": better,
+        "meaning": MEANINGS.get(name, ""),
+    }
 
 
 def _stream(finding: Finding, groups: Sequence[RunGroup]) -> dict[str, Any]:
@@ -193,9 +205,7 @@ def _measured(
     return found
 
 
-def _run(
-    record: Record, metrics: Sequence[str], packed: Callable[[Iterable[float]], str]
-) -> dict[str, Any]:
+def _run(record: Record, metrics: Sequence[str], packed: Callable[[Iterable[float]], str]) -> dict[str, Any]:
     done = record.status == "finished"
     rows = record.result.accuracies
     return {

@@ -29,19 +29,19 @@ MONITORS: dict[str, dict[str, Any]] = {
     },
     "drift_cosine": {
         "title": "Do the stored tangents still point the right way?",
-        "meaning": "Cosine between the stored tangents of earlier tasks and those at today's weights; 1 means unchanged.",
+        "meaning": "Cosine between the stored tangents of earlier tasks and those at today's weights; 1: unchanged.",
         "limit": 0.7,
         "limit_text": "turned by 45 degrees",
         "good": "The stored directions are still those that matter.",
-        "bad": "The tangents have turned by more than 45 degrees, so yesterday's directions are protected. Methods that "
-        "renew them (ogd+), smaller learning rates or wider networks help.",
+        "bad": "The tangents have turned by more than 45 degrees, so yesterday's directions are protected. Methods "
+        "that renew them (ogd+), smaller learning rates or wider networks help.",
         "above": "good",
         "zero": True,
         "top": 1.0,
     },
     "drift_outside": {
         "title": "How much of today's tangents is unprotected",
-        "meaning": "Share of the current tangents of earlier tasks that lies outside the stored span; 0 means all protected.",
+        "meaning": "Share of today's tangents of earlier tasks that lies outside the stored span; 0: all protected.",
         "limit": 0.5,
         "limit_text": "half unprotected",
         "good": "Most of what earlier tasks need is protected.",
@@ -72,8 +72,8 @@ MONITORS: dict[str, dict[str, Any]] = {
     },
     "input_directions": {
         "title": "Protected input directions",
-        "meaning": "Directions of the layers' inputs that are closed to updates, over all layers; when a layer has none left "
-        "it can learn nothing more.",
+        "meaning": "Directions of the layers' inputs that are closed to updates, over all layers; a layer with none "
+        "left can learn nothing more.",
         "zero": True,
     },
     "error_mean": {

@@ -14,7 +14,7 @@ LEAST_SEEDS = 3
 
 
 def marks(values: Sequence[Mapping[int, float]], higher_is_better: bool = True) -> list[Mark]:
-    """ "best" for the best mean, "tie" for those that a paired t test at 5 % cannot tell from it.
+    """Mark the best mean as "best", and as "tie" those that a paired t test at 5 % cannot tell from it.
 
     Args:
         values: seed -> value, for each competitor; values that are not finite do not count.

@@ -42,8 +42,8 @@ SECTIONS = (
 )
 TEXTS = {
     "curves": "",
-    "matrices": "Test accuracy in percent on each task (columns) at the start and after learning each task (rows), mean "
-    "over seeds. The task just learnt is framed: below a frame is memory, to its right what has not been learnt yet.",
+    "matrices": "Test accuracy in percent on each task (columns) at the start and after learning each task (rows), "
+    "mean over seeds. The task just learnt is framed: below a frame is memory, to its right what is not learnt yet.",
     "cost": "",
     "monitors": "What the methods measured about themselves after each task, mean over seeds.",
     "theory": "What theory said beforehand, beside what happened.",
@@ -149,4 +149,3 @@ def render_page(given: PageInput, live: str = "") -> str:
 
 def _part(name: str) -> str:
     return (resources.files("orthocl.lab.reporting") / "page" / name).read_text(encoding="utf-8")
-

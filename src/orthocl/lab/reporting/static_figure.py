@@ -46,9 +46,13 @@ def _figure(stream: str, groups: Sequence[RunGroup]) -> str:
 
     parts = [f'<text x="{LEFT}" y="14">{escape(stream)}: mean accuracy on the tasks so far, %</text>']
     for value in (low, (low + high) / 2, high):
-        parts.append(f'<text x="{LEFT - 6}" y="{y(value) + 4:.1f}" text-anchor="end">{100 * value:.1f}</text>')
+        parts.append(
+            f'<text x="{LEFT - 6}" y="{y(value) + 4:.1f}" text-anchor="end">{100 * value:.1f}</text>'
+        )
     for number in {0, longest - 1}:
-        parts.append(f'<text x="{x(number):.1f}" y="{bottom + 18}" text-anchor="middle">task {number + 1}</text>')
+        parts.append(
+            f'<text x="{x(number):.1f}" y="{bottom + 18}" text-anchor="middle">task {number + 1}</text>'
+        )
     ends: list[float] = []
     for group, values in sorted(lines, key=lambda item: -item[1][-1]):
         colour = method_style(group.method)[0]

@@ -195,7 +195,8 @@ def _row(group: RunGroup, metrics: Sequence[str]) -> Row:
     cells = tuple(Cell(name, tuple(record.metric(name) for record in finished)) for name in metrics)
     note = "" if finished else next((record.reason for record in group.records), "")
     seeds = tuple(record.settings.seed for record in group.records)
-    return Row(group.stream, group.label, seeds, cells, ("",) * len(cells), note, near_chance(group))
+    unmarked: tuple[Mark, ...] = tuple("" for _ in cells)
+    return Row(group.stream, group.label, seeds, cells, unmarked, note, near_chance(group))
 
 
 def _marked(rows: Sequence[Row], groups: Sequence[RunGroup]) -> list[Row]:

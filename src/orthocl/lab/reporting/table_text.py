@@ -37,7 +37,8 @@ class TerminalTable:
         shown = list(range(len(table.metrics)))
         for metric in [*LEAVE_OUT, *reversed(table.metrics)]:
             drawn = [self._stream(stream, shown) for stream in streams]
-            widest = max((Measurement.get(console, options.update(max_width=10_000), one).minimum for one in drawn), default=0)  # fmt: skip
+            unbounded = options.update(max_width=10_000)
+            widest = max((Measurement.get(console, unbounded, one).minimum for one in drawn), default=0)
             if widest <= options.max_width or len(shown) == 1:
                 break
             if metric in table.metrics and table.metrics.index(metric) in shown:
@@ -63,9 +64,7 @@ class TerminalTable:
             box=box.SIMPLE,
             padding=(0, 1),
         )
-        made.add_column(
-            "method", overflow="fold", min_width=min(12, max(len(row.method) for row in rows))
-        )
+        made.add_column("method", overflow="fold", min_width=min(12, max(len(row.method) for row in rows)))
         titles = self.table.titles()
         for number in shown:
             made.add_column(titles[number].replace("Forgetting", "Forget."), justify="right", no_wrap=True)

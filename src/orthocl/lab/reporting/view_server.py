@@ -38,7 +38,9 @@ class ViewServer(ThreadingHTTPServer):
             super().__init__((ADDRESS, port), _Handler)
         except (OSError, OverflowError) as error:
             reason = getattr(error, "strerror", None) or error
-            raise StoreError(f"cannot listen on port {port} of {ADDRESS}: {reason}. Leave --port out.") from error
+            raise StoreError(
+                f"cannot listen on port {port} of {ADDRESS}: {reason}. Leave --port out."
+            ) from error
 
     @property
     def address(self) -> str:
