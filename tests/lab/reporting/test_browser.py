@@ -79,6 +79,10 @@ def rows(page, column=1):
     return page.locator(f"#results-table tbody tr > :nth-child({column})").all_inner_texts()
 
 
+def shows(page, count):
+    playwright.expect(page.locator("#results-table tbody tr")).to_have_count(count, timeout=20_000)
+
+
 def numbers(page, column):
     return [float(text.split("±")[0].split("\n")[0]) for text in rows(page, column)]
 
@@ -102,12 +106,12 @@ def test_filtering_and_columns(open_page):
     page = open_page()
     page.keyboard.press("/")
     page.keyboard.type("ogd+")
-    page.wait_for_function("document.querySelectorAll('#results-table tbody tr').length === 1")
+    shows(page, 1)
     assert "q=ogd" in page.url
     page.locator("#search").fill("no such thing")
     page.locator("#results-none").wait_for(state="visible")
     page.locator("#search").fill("")
-    page.wait_for_function("document.querySelectorAll('#results-table tbody tr').length === 4")
+    shows(page, 4)
     page.locator(".chooser summary").click()
     page.get_by_label("FWT %").uncheck()
     assert "FWT" not in page.locator("#results-table thead").inner_text()
@@ -142,6 +146,7 @@ def test_streams(open_page, pairs):
 def test_the_difference_view(open_page, pairs):
     page = open_page("#stream=rotated")
     assert page.locator("#difference h3").inner_text() == "Difference: ogd+ minus sgd"
+    page.locator("#difference").scroll_into_view_if_needed()
     page.select_option("#difference-a", "ogd")
     page.select_option("#difference-b", "ewc")
     assert page.locator("#difference h3").inner_text() == "Difference: ogd minus ewc"
@@ -305,7 +310,8 @@ def test_accessibility(browser, open_page, address, scheme):
         const colour = value => value.match(/\\d+/g).slice(0, 3).map(part => part / 255)
             .map(part => part <= 0.03928 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4);
         const light = value => { const [r, g, b] = colour(value); return 0.2126 * r + 0.7152 * g + 0.0722 * b; };
-        const [a, b] = [light(getComputedStyle(text).fill), light(text.parentElement.querySelector('rect').getAttribute('fill'))];
+        const cell = text.parentElement.querySelector('rect').getAttribute('fill');
+        const [a, b] = [light(getComputedStyle(text).fill), light(cell)];
         return (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05); }).filter(contrast => contrast < 4.5).length""")
     assert low == 0, "numbers on coloured cells can be read"
 
@@ -327,7 +333,7 @@ def test_many_settings(open_page, make_runs, tmp_path):
     page.get_by_role("button", name="Show all 200 rows").click()
     assert len(rows(page)) == 200
     page.locator("#search").fill("epochs=77")
-    page.wait_for_function("document.querySelectorAll('#results-table tbody tr').length === 2")
+    shows(page, 2)
     assert page.locator("#chips .chip").count() == 2, "a chip per method, not per setting"
 
 
@@ -351,9 +357,7 @@ def test_the_live_page_draws_news(browser, make_runs, store, tiny):
         assert len(rows(page)) == 1
         for _, record in pairs[3:]:
             store.write_record(record)
-        page.wait_for_function(
-            "document.querySelectorAll('#results-table tbody tr').length === 2", timeout=20000
-        )
+        shows(page, 2)
         assert re.search(r"6 finished, 1 unfinished", page.locator("#live").inner_text())
         assert heard == []
         page.close()

@@ -232,8 +232,8 @@ function csvText(text) {
 const toCsv = (heads, rows) => [heads, ...rows].map(row => row.map(csvText).join(",")).join("\n") + "\n";
 const toMarkdown = (heads, rows) => [heads, heads.map(() => "---"), ...rows]
   .map((row, at) => "| " + row.map(cell => at === 1 ? cell : markdownCell(cell)).join(" | ") + " |").join("\n") + "\n";
-const markdownCell = cell => cell?.bold ? `**${markdownText(cell.bold)}**` : markdownText(cell);
-const latexCell = cell => cell?.bold ? `\\textbf{${latexText(cell.bold)}}` : latexText(cell);
+const markdownCell = cell => cell?.strong ? `**${markdownText(cell.strong)}**` : markdownText(cell);
+const latexCell = cell => cell?.strong ? `\\textbf{${latexText(cell.strong)}}` : latexText(cell);
 
 function toLatex(heads, rows) {
   const line = cells => cells.map(latexCell).join(" & ") + " \\\\";

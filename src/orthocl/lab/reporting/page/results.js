@@ -110,7 +110,7 @@ function toggleColumn(name, on) {
 function shownTable() {
   const columns = metricColumns();
   return {heads: ["method", "seeds", ...columns.map(metric => metric.title)], rows: sorted(visible()).map(group => [group.label, String(group.done.length),
-    ...columns.map(metric => { const text = cellText(group.cells[metric.at], metric, 2); return group.marks[metric.at] ? {bold: text} : text; })])};
+    ...columns.map(metric => { const text = cellText(group.cells[metric.at], metric, 2); return group.marks[metric.at] ? {strong: text} : text; })])};
 }
 
 /** Numbers at full precision: mean and spread of each metric, accuracies as shares of 1. */
@@ -137,7 +137,7 @@ function drawPaperTable() {
   PAPER_TABLE.heads = ["method", ...DATA.streams.map(stream => stream.name)];
   PAPER_TABLE.rows = cells.map(([label, ...row]) => [label, ...row.map(group => {
     const text = group ? cellText(group.cells[at], metric, 2) : "–";
-    return group?.marks[at] ? {bold: text} : text;
+    return group?.marks[at] ? {strong: text} : text;
   })]);
 }
 
@@ -147,5 +147,5 @@ function copyButtons(place, table, exact) {
   byId(place).replaceChildren(
     button("Copy LaTeX", event => { const {heads, rows} = table(); copy(toLatex(heads, rows), event.target); }),
     button("Markdown", event => { const {heads, rows} = table(); copy(toMarkdown(heads, rows), event.target); }, {"aria-label": "Copy Markdown"}),
-    button("CSV", event => { const {heads, rows} = exact(); copy(toCsv(heads, rows.map(row => row.map(cell => cell?.bold ?? cell))), event.target); }, {"aria-label": "Copy CSV"}));
+    button("CSV", event => { const {heads, rows} = exact(); copy(toCsv(heads, rows.map(row => row.map(cell => cell?.strong ?? cell))), event.target); }, {"aria-label": "Copy CSV"}));
 }
