@@ -6,15 +6,16 @@ const VALUE_OF = Object.fromEntries([...LETTERS].map((letter, value) => [letter,
 
 /** Numbers that `pack` of page_data.py wrote, three characters each. */
 function unpack(text) {
-  const [low, high] = DATA.range, found = [];
+  const [low, high] = DATA.range,
+    found = [];
   for (let at = 0; at < text.length; at += 3) {
     const level = (VALUE_OF[text[at]] << 12) | (VALUE_OF[text[at + 1]] << 6) | VALUE_OF[text[at + 2]];
-    found.push(text[at] === " " ? NaN : low + (high - low) * level / 262143);
+    found.push(text[at] === " " ? NaN : low + ((high - low) * level) / 262143);
   }
   return found;
 }
 
-const mean = values => values.length ? values.reduce((sum, value) => sum + value, 0) / values.length : NaN;
+const mean = values => (values.length ? values.reduce((sum, value) => sum + value, 0) / values.length : NaN);
 
 /** Sample standard deviation (n - 1); NaN with fewer than two values. */
 function spread(values) {
@@ -36,14 +37,18 @@ function prepare() {
       return {values, mean: mean(values), spread: spread(values)};
     });
     group.all = {...DATA.common, ...group.settings};
-    group.alike = DATA.groups.slice(0, index).filter(g => g.stream === group.stream && g.colour === group.colour).length;
+    group.alike = DATA.groups
+      .slice(0, index)
+      .filter(g => g.stream === group.stream && g.colour === group.colour).length;
   });
 }
 
 /** Accuracy on task `task` (from 0) after `after` tasks, for every seed; before it was learnt, the mean over seeds. */
 function accuracies(group, after, task) {
   unfold(group);
-  return task < after ? group.after.map(values => values[after * (after - 1) / 2 + task]) : [group.before2[after][task]];
+  return task < after
+    ? group.after.map(values => values[(after * (after - 1)) / 2 + task])
+    : [group.before2[after][task]];
 }
 
 function unfold(group) {
@@ -60,13 +65,14 @@ function unfold(group) {
 
 /** The mean accuracy matrix: row 0 before training, then one row per task. */
 function matrix(group) {
-  return group.matrix ??= Array.from({length: group.tasks + 1}, (_, after) =>
-    Array.from({length: group.tasks}, (_, task) => mean(accuracies(group, after, task))));
+  return (group.matrix ??= Array.from({length: group.tasks + 1}, (_, after) =>
+    Array.from({length: group.tasks}, (_, task) => mean(accuracies(group, after, task))),
+  ));
 }
 
 // ---- numbers for people -----------------------------------------------------------------------------------------
 
-const percent = (value, digits = 1) => Number.isFinite(value) ? (100 * value).toFixed(digits) : "–";
+const percent = (value, digits = 1) => (Number.isFinite(value) ? (100 * value).toFixed(digits) : "–");
 
 function sizeText(bytes) {
   for (const unit of ["B", "kB", "MB", "GB"]) {
@@ -79,7 +85,8 @@ function sizeText(bytes) {
 function timeText(seconds) {
   if (seconds > 0 && seconds < 0.05) return "< 0.1 s";
   if (seconds < 59.95) return `${seconds.toFixed(1)} s`;
-  const whole = Math.round(seconds), minutes = Math.floor(whole / 60);
+  const whole = Math.round(seconds),
+    minutes = Math.floor(whole / 60);
   return minutes < 60 ? `${minutes} min ${whole % 60} s` : `${Math.floor(minutes / 60)} h ${minutes % 60} min`;
 }
 
@@ -87,18 +94,28 @@ function timeText(seconds) {
 function short(value) {
   if (!Number.isFinite(value)) return "–";
   const size = Math.abs(value);
-  if (size !== 0 && (size < 1e-3 || size >= 1e5)) return String(Number(value.toPrecision(2)).toExponential()).replace("e+", "e");
+  if (size !== 0 && (size < 1e-3 || size >= 1e5))
+    return String(Number(value.toPrecision(2)).toExponential()).replace("e+", "e");
   return String(Number(value.toPrecision(3)));
 }
 
 function valueText(value, unit, digits = 1) {
   if (value === null || !Number.isFinite(value)) return "–";
-  return unit === "percent" ? percent(value, digits) : unit === "seconds" ? timeText(value)
-    : unit === "memory" || unit === "bytes" ? sizeText(value) : short(value);
+  return unit === "percent"
+    ? percent(value, digits)
+    : unit === "seconds"
+      ? timeText(value)
+      : unit === "memory" || unit === "bytes"
+        ? sizeText(value)
+        : short(value);
 }
 
-const settingText = value => value === null || value === undefined ? "default"
-  : Array.isArray(value) ? value.map(settingText).join("x") : String(value);
+const settingText = value =>
+  value === null || value === undefined
+    ? "default"
+    : Array.isArray(value)
+      ? value.map(settingText).join("x")
+      : String(value);
 
 // ---- elements ---------------------------------------------------------------------------------------------------
 
@@ -127,8 +144,21 @@ const swatch = group => h("span", {class: "swatch", style: `--c:${group.colour}`
 
 // ---- state, kept in the address ---------------------------------------------------------------------------------
 
-const INITIAL = {stream: "", hide: "", q: "", sort: "", columns: "", curve: "sofar", task: "1", seeds: "",
-  a: "", b: "", cost: "seconds", pick: "", more: ""};
+const INITIAL = {
+  stream: "",
+  hide: "",
+  q: "",
+  sort: "",
+  columns: "",
+  curve: "sofar",
+  task: "1",
+  seeds: "",
+  a: "",
+  b: "",
+  cost: "seconds",
+  pick: "",
+  more: "",
+};
 let state = {...INITIAL};
 
 function readAddress() {
@@ -150,19 +180,33 @@ function change(values) {
   draw();
 }
 
-const streamIndex = () => Math.max(0, DATA.streams.findIndex(stream => stream.name === state.stream));
+const streamIndex = () =>
+  Math.max(
+    0,
+    DATA.streams.findIndex(stream => stream.name === state.stream),
+  );
 const hidden = () => new Set(state.hide.split("\n").filter(Boolean));
 
 /** The groups of the chosen stream that neither a chip nor the search hides. */
 function visible() {
-  const off = hidden(), words = state.q.toLowerCase().split(/\s+/).filter(Boolean);
-  return DATA.groups.filter(group => group.stream === streamIndex() && !off.has(group.method)
-    && words.every(word => searchable(group).includes(word)));
+  const off = hidden(),
+    words = state.q.toLowerCase().split(/\s+/).filter(Boolean);
+  return DATA.groups.filter(
+    group =>
+      group.stream === streamIndex() &&
+      !off.has(group.method) &&
+      words.every(word => searchable(group).includes(word)),
+  );
 }
 
 function searchable(group) {
-  return group.text ??= [group.label, ...Object.entries(group.settings).map(([k, v]) => `${k}=${settingText(v)}`),
-    ...group.runs.map(run => run.id)].join(" ").toLowerCase();
+  return (group.text ??= [
+    group.label,
+    ...Object.entries(group.settings).map(([k, v]) => `${k}=${settingText(v)}`),
+    ...group.runs.map(run => run.id),
+  ]
+    .join(" ")
+    .toLowerCase());
 }
 
 /** The settings in which the groups of a stream differ. */
@@ -186,7 +230,8 @@ function isDark() {
 async function copy(text, button) {
   try {
     await navigator.clipboard.writeText(text);
-  } catch {  // pages from disk may not use the clipboard's interface
+  } catch {
+    // pages from disk may not use the clipboard's interface
     const area = h("textarea", {style: "position:fixed;opacity:0"});
     area.value = text;
     document.body.append(area);
@@ -197,7 +242,9 @@ async function copy(text, button) {
   say("copied");
   const before = button.textContent;
   button.textContent = "copied";
-  setTimeout(() => { button.textContent = before; }, 1200);
+  setTimeout(() => {
+    button.textContent = before;
+  }, 1200);
 }
 
 function download(name, content, type) {
@@ -207,20 +254,33 @@ function download(name, content, type) {
 }
 
 /** Tell a screen reader. */
-function say(text) { byId("said").textContent = text; }
+function say(text) {
+  byId("said").textContent = text;
+}
 
 const button = (text, action, more = {}) => h("button", {type: "button", onclick: action, ...more}, text);
 
 // ---- tables as text ---------------------------------------------------------------------------------------------
 
-const oneLine = text => String(text).replace(/[\n\r\t]/g, " ").replace(/[\p{Cc}\p{Cf}\p{Cs}]/gu, "\ufffd");
+const oneLine = text =>
+  String(text)
+    .replace(/[\n\r\t]/g, " ")
+    .replace(/[\p{Cc}\p{Cf}\p{Cs}]/gu, "\ufffd");
 
 function markdownText(text) {
-  return oneLine(text).replace(/([\\`*|[\]~])/g, "\\$1").replace(/</g, "&lt;")
+  return oneLine(text)
+    .replace(/([\\`*|[\]~])/g, "\\$1")
+    .replace(/</g, "&lt;")
     .replace(/(?<![\p{L}\p{N}_])_|_(?![\p{L}\p{N}_])/gu, "\\_");
 }
 
-const LATEX = {"\\": "\\textbackslash{}", "~": "\\textasciitilde{}", "^": "\\textasciicircum{}", "±": "$\\pm$", "–": "--"};
+const LATEX = {
+  "\\": "\\textbackslash{}",
+  "~": "\\textasciitilde{}",
+  "^": "\\textasciicircum{}",
+  "±": "$\\pm$",
+  "–": "--",
+};
 const latexText = text => oneLine(text).replace(/[\\~^±–&%$#_{}]/g, letter => LATEX[letter] ?? "\\" + letter);
 
 function csvText(text) {
@@ -230,13 +290,24 @@ function csvText(text) {
 }
 
 const toCsv = (heads, rows) => [heads, ...rows].map(row => row.map(csvText).join(",")).join("\n") + "\n";
-const toMarkdown = (heads, rows) => [heads, heads.map(() => "---"), ...rows]
-  .map((row, at) => "| " + row.map(cell => at === 1 ? cell : markdownCell(cell)).join(" | ") + " |").join("\n") + "\n";
-const markdownCell = cell => cell?.strong ? `**${markdownText(cell.strong)}**` : markdownText(cell);
-const latexCell = cell => cell?.strong ? `\\textbf{${latexText(cell.strong)}}` : latexText(cell);
+const toMarkdown = (heads, rows) =>
+  [heads, heads.map(() => "---"), ...rows]
+    .map((row, at) => "| " + row.map(cell => (at === 1 ? cell : markdownCell(cell))).join(" | ") + " |")
+    .join("\n") + "\n";
+const markdownCell = cell => (cell?.strong ? `**${markdownText(cell.strong)}**` : markdownText(cell));
+const latexCell = cell => (cell?.strong ? `\\textbf{${latexText(cell.strong)}}` : latexText(cell));
 
 function toLatex(heads, rows) {
   const line = cells => cells.map(latexCell).join(" & ") + " \\\\";
-  return [`\\begin{tabular}{l${"r".repeat(heads.length - 1)}}`, "\\toprule", line(heads), "\\midrule", ...rows.map(line),
-    "\\bottomrule", "\\end{tabular}"].join("\n") + "\n";
+  return (
+    [
+      `\\begin{tabular}{l${"r".repeat(heads.length - 1)}}`,
+      "\\toprule",
+      line(heads),
+      "\\midrule",
+      ...rows.map(line),
+      "\\bottomrule",
+      "\\end{tabular}",
+    ].join("\n") + "\n"
+  );
 }
