@@ -15,8 +15,8 @@ For small c it is (1/T) sum_k E |sum_{j>k} c_jk B_j|^2: a task suffers from what
 tasks that resemble it and want the same of each other. For unrelated targets (b = I) order then plays no part.
 
 When the rules hold. Four tasks with inputs of similarity 0.3 +- 0.15, against the mean of all orders: with targets of
-similarity 0.8 the first rule gains 12 % and the second 11 %; with targets as similar as the inputs 1 % and 4 %; with unrelated
-targets both lose (1 % and 3 %). So: follow them where tasks want similar things, and not where they do not.
+similarity 0.8 the first rule gains 12 % and the second 11 %; with targets as similar as the inputs 1 % and 4 %; with
+unrelated targets both lose (1 % and 3 %). So: follow them where tasks want similar things, and not where they do not.
 """
 
 from __future__ import annotations
