@@ -15,12 +15,13 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
-from orthocl.errors import DataError, StoreError, TrainingError, UnsupportedError
+from orthocl.errors import DataError, StoreError, TrainingError
 from orthocl.methods.base import Method
+from orthocl.methods.guard import Guard
 from orthocl.nets.heads import find_heads
 from orthocl.nets.inputs import Batch, Inputs, Targets, call_model, each_tensor, tensors
 from orthocl.nets.outputs import Outputs, read_outputs
-from orthocl.storage import read_state, write_state
+from orthocl.storage import converted, read_state, write_state
 from orthocl.streams.base import Split, Task
 from orthocl.streams.batches import SplitBatch, as_split
 from orthocl.tangents.adapter import why_not_exact
@@ -81,9 +82,9 @@ class Learner:
         self._penalises = self.method.overrides("penalty")
         self._penalised = False  # whether the penalty was asked for since the last step
         self._warned = self._warned_of_penalty = False
-        self._frozen = {name for name, p in self.model.named_parameters() if not p.requires_grad}
+        self._dtype = self._protected[0].dtype
+        self.guard = Guard(self.model, self.method.name, self.method.projects)
         self._undo: list[Callable[[], object]] = []
-        self._versions: list[int] = []  # of the parameters, until the attached optimizer has taken a step
 
     # ---- tasks --------------------------------------------------------------------------------------------
 
@@ -115,9 +116,9 @@ class Learner:
                 else:
                     self.method.begin_task(self)
                     self.clean_momentum()
-            self._versions = [p._version for p in self._protected]
+            self.guard.begin(self._protected)
             yield self
-            self._check_stepped()
+            self.guard.end(self._protected)
             with self.full_precision():
                 self.method.end_task(self)
             self.tasks_done += 1
@@ -134,7 +135,9 @@ class Learner:
             raise TrainingError(f"task {self.task.number} is still being learnt: tasks cannot be nested")
         if not len(task.train):
             raise DataError(f"task {task.number} has no training samples: leave it out of the stream")
-        self._check_trained()
+        self.guard.before_task(self.parameters)
+        if self._protected[0].dtype != self._dtype:
+            self._follow_precision()
         if self.method.projects:  # the optimizer's settings may have changed since the last task
             self.stage = "update" if why_not_exact(self.optimizer, self.parameters) else "gradient"
         model = find_heads(self.model)
@@ -151,6 +154,12 @@ class Learner:
                 if isinstance(module, nn.modules.batchnorm._BatchNorm):
                     self._undo += _run_in_eval_mode(module)
         self.task = task
+
+    def _follow_precision(self) -> None:
+        """The model was converted between tasks: what the method keeps of samples and weights follows it."""
+        state = converted(self.method.state_dict(), self._dtype, self._protected[0].dtype)
+        self.method.load_state_dict(state, self)
+        self._dtype = self._protected[0].dtype
 
     @torch.no_grad()
     def clean_momentum(self) -> None:
@@ -174,37 +183,8 @@ class Learner:
             return None
         return [torch.zeros_like(p) if b is None else b for p, b in zip(self._protected, found, strict=True)]
 
-    def _check_trained(self) -> None:
-        """Check that the parameters trained now are those trained when the method was attached."""
-        frozen = [name for name, p in self.parameters.items() if not p.requires_grad]
-        if frozen and self.method.projects:
-            raise UnsupportedError(
-                f"{len(frozen)} protected parameters, such as {frozen[0]!r}, were frozen after `attach`: projected "
-                "steps would still move them. Unfreeze them, or attach again with protect=[...] naming only what "
-                "will be trained"
-            )
-        thawed = [n for n, p in self.model.named_parameters() if n in self._frozen and p.requires_grad]
-        if thawed:
-            self._frozen -= set(thawed)
-            warnings.warn(
-                f"{len(thawed)} parameters, such as {thawed[0]!r}, were frozen when the method was attached and are "
-                f"trained now: {self.method.name} does not protect them. Attach with everything unfrozen that any task "
-                "will train",
-                stacklevel=5,
-            )
-
-    def _check_stepped(self) -> None:
-        """Warn of another optimizer, whose steps bypass the method."""
-        if any(p._version != v for p, v in zip(self._protected, self._versions, strict=False)):
-            warnings.warn(
-                f"the weights were trained in this task, but not with the optimizer that {self.method.name} is "
-                "attached to, so without the method: use that optimizer for all tasks, or attach again to each new one "
-                "and carry the memory over with `state_dict` and `load_state_dict`",
-                stacklevel=4,
-            )
-
     def full_precision(self) -> AbstractContextManager[object]:
-        """The method's own passes use the precision of the weights, even inside autocast."""
+        """The method's own passes use the precision of the weights, even inside autocast around the loop."""
         kind = self.device.type
         return torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext()
 
@@ -310,7 +290,7 @@ class Learner:
     def note_weights(self) -> None:
         """First part of a step: note where the parameters are."""
         _ = self.current_task
-        self._versions = []
+        self.guard.stepped()
         if self._measures or self.stage == "update":
             self._before = [p.detach().clone() for p in self._protected]
 
