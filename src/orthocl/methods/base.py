@@ -116,6 +116,17 @@ class Method(Declarations):
     def merge(self, learner: Learner) -> None:
         """Make `model.parameters()` the weights that the model computes with, where the method keeps part of them."""
 
+    def grow(self, learner: Learner, earlier: Mapping[str, tuple[int, ...]]) -> None:
+        """Between tasks: the model has got more outputs or layers, and `learner.parameters` are those of now.
+
+        A method that keeps something for each weight keeps it for the weights that were there.
+
+        Args:
+            learner: the learner.
+            earlier: names and shapes of the parameters that were protected until now; the present ones have these names
+                and further ones, and are longer along their first axis where they differ.
+        """
+
     def monitor(self, learner: Learner) -> dict[str, float]:
         """Numbers worth recording at the end of a task, such as the rank of the memory."""
         return {}

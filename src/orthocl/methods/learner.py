@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from orthocl.errors import DataError, StoreError, TrainingError
 from orthocl.methods.base import Method
-from orthocl.methods.guard import Guard
+from orthocl.methods.guard import Guard, check_in_optimizer, grown_parameters
 from orthocl.nets.heads import find_heads
 from orthocl.nets.inputs import Batch, Inputs, Targets, call_model, each_tensor, tensors
 from orthocl.nets.outputs import Outputs, read_outputs
@@ -25,6 +25,7 @@ from orthocl.storage import converted, read_state, write_state
 from orthocl.streams.base import Split, Task
 from orthocl.streams.batches import SplitBatch, as_split
 from orthocl.tangents.adapter import why_not_exact
+from orthocl.tangents.growing import has_grown
 
 Loss = Callable[[Any, Any], Tensor]
 """(outputs, targets) of a batch -> mean loss: tensors, or dicts of them where outputs are named."""
@@ -69,6 +70,8 @@ class Learner:
     """Called with the positions of each batch in the training data, before its forward pass, if the loop knows them."""
     sole: bool = True
     """Whether no other method acts on the same parameters: their gradient is then that of the loss alone."""
+    find_protected: Callable[[], dict[str, nn.Parameter]] | None = None
+    """The parameters that would be protected now: a model may grow between tasks."""
     hooks: list[Any] = field(default_factory=list, repr=False)
     """Handles of the hooks on the optimizer, removed by `detach`."""
 
@@ -135,6 +138,7 @@ class Learner:
             raise TrainingError(f"task {self.task.number} is still being learnt: tasks cannot be nested")
         if not len(task.train):
             raise DataError(f"task {task.number} has no training samples: leave it out of the stream")
+        self._adopt_growth()
         self.guard.before_task(self.parameters)
         if self._protected[0].dtype != self._dtype:
             self._follow_precision()
@@ -154,6 +158,23 @@ class Learner:
                 if isinstance(module, nn.modules.batchnorm._BatchNorm):
                     self._undo += _run_in_eval_mode(module)
         self.task = task
+
+    def _adopt_growth(self) -> None:
+        """Protect parameters that have got longer or have come since the last task."""
+        named = dict(self.model.named_parameters())
+        same = all(named.get(name) is parameter for name, parameter in self.parameters.items())
+        if self.find_protected is not None and not (same and named.keys() <= self.guard.known):
+            grown = grown_parameters(self.model, self.parameters, self.find_protected(), self.guard.known)
+            known = {id(p) for group in self.optimizer.param_groups for p in group["params"]}
+            check_in_optimizer(grown, self.parameters, known)
+            if grown:
+                self._grow({name: tuple(p.shape) for name, p in self.parameters.items()}, grown)
+        self.guard.known = set(named)
+
+    def _grow(self, earlier: dict[str, tuple[int, ...]], parameters: dict[str, nn.Parameter]) -> None:
+        self.parameters, self._protected = parameters, list(parameters.values())
+        with self.full_precision():
+            self.method.grow(self, earlier)
 
     def _follow_precision(self) -> None:
         """The model was converted between tasks: what the method keeps of samples and weights follows it."""
@@ -342,20 +363,41 @@ class Learner:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore what `state_dict` returned, into a learner with the same method and the same protected parameters."""
+        """Restore what `state_dict` returned, into a learner with the same method and the same protected parameters.
+
+        Parameters may have come, or have got longer along their first axis (a head with more outputs): what is
+        remembered has zeros there.
+        """
         if state.get("method") != self.method.name:
             raise StoreError(
                 f"this is a state of method {state.get('method')!r}, not of {self.method.name!r}"
             )
         shapes = {name: list(p.shape) for name, p in self.parameters.items()}
-        if state["parameters"] != shapes:
+        saved = {name: tuple(shape) for name, shape in state["parameters"].items()}
+        same = state["parameters"] == shapes
+        if not same and not all(n in shapes and has_grown(old, shapes[n]) for n, old in saved.items()):
             odd = sorted(set(map(str, state["parameters"].items())) ^ set(map(str, shapes.items())))
             raise StoreError(
                 f"this state belongs to another model; protected parameters that differ: {odd[:4]}"
             )
         self.tasks_done = state["tasks_done"]
         self.generator.set_state(state["random"])
-        self.method.load_state_dict(state["state"], self)
+        if same:
+            self.method.load_state_dict(state["state"], self)
+        else:
+            self._load_smaller(state["state"], saved)
+
+    def _load_smaller(self, state: dict[str, Any], saved: dict[str, tuple[int, ...]]) -> None:
+        """Restore the state of a model that has grown since, as it was, then let it grow."""
+        present, like = self.parameters, self._protected[0]
+        self.parameters = {
+            name: nn.Parameter(like.detach().new_zeros(shape)) for name, shape in saved.items()
+        }
+        try:
+            self.method.load_state_dict(state, self)
+        finally:
+            self.parameters = present
+        self._grow(saved, present)
 
     def save(self, path: str | Path) -> None:
         """Write the method's memory and state to one safetensors file. Save the model's weights separately."""

@@ -6,6 +6,7 @@ Reference: Farajtabar, Azizan, Mott, Li. Orthogonal Gradient Descent for Continu
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -25,6 +26,7 @@ from orthocl.storage import export_state
 from orthocl.tangents.adapter import Adapter
 from orthocl.tangents.collect import Tangents, collect
 from orthocl.tangents.compress import Compression
+from orthocl.tangents.growing import grow_subspace
 from orthocl.tangents.planner import plan
 from orthocl.tangents.remembering import TOKENS, Remembering, Variant
 from orthocl.tangents.subspace import Subspace
@@ -219,6 +221,23 @@ class OGD(Method):
             self.adapter.remove()
             self.adapter, learner.on_batch = None, None
             learner.clean_momentum()  # the adapter held the rest of it
+
+    def grow(self, learner: Learner, earlier: Mapping[str, tuple[int, ...]]) -> None:
+        """Tangents of the earlier outputs have zeros where the model has grown."""
+        if self.subspace is not None:
+            grow_subspace(self.subspace, learner.model, learner.parameters)
+            self.watch.grow(learner)
+        self.warn_of_new_layers(learner, earlier)
+
+    def warn_of_new_layers(self, learner: Learner, earlier: Mapping[str, tuple[int, ...]]) -> None:
+        """Say that earlier outputs may depend on new layers, which their stored tangents do not know."""
+        new = [name for name in learner.parameters if name not in earlier]
+        if new and self.subspace is not None and self.subspace.rank:
+            warnings.warn(
+                f"{len(new)} parameters, such as {new[0]!r}, are new: what {self.name} remembers of earlier tasks does "
+                "not hold back their changes, if earlier outputs depend on them. OGD+ takes its tangents again",
+                stacklevel=6,
+            )
 
     def merge(self, learner: Learner) -> None:
         """Fold what the adapter has learnt so far into the weights; training continues as before."""

@@ -85,6 +85,7 @@ def attach(
     _check_arguments(method, model, optimizer)
     check_outputs(outputs)
     method.check_settings()
+    protect = [protect] if isinstance(protect, str) else None if protect is None else list(protect)
     parameters = protected_parameters(model, protect)
     _check_optimizer(optimizer, parameters)
     if method.projects and isinstance(optimizer, torch.optim.LBFGS):
@@ -104,6 +105,7 @@ def attach(
         tasks_expected=tasks,
         outputs=outputs,
         batch=batch,
+        find_protected=partial(protected_parameters, model, protect),
     )
     reason = method.refusal(learner)
     if reason:
