@@ -18,6 +18,7 @@ from torch.utils.data import DataLoader, Dataset
 from orthocl.errors import DataError, StoreError, TrainingError
 from orthocl.methods.base import Method
 from orthocl.methods.guard import Guard, check_in_optimizer, grown_parameters
+from orthocl.methods.ranks import Ranks
 from orthocl.nets.heads import find_heads
 from orthocl.nets.inputs import Batch, Inputs, Targets, call_model, each_tensor, tensors
 from orthocl.nets.outputs import Outputs, read_outputs
@@ -38,7 +39,7 @@ class Learner:
     Make one with `orthocl.attach`.
 
     Args:
-        model: any module.
+        model: any module; of a DistributedDataParallel one the model inside.
         optimizer: any torch optimizer over its parameters.
         method: the method.
         parameters: the protected parameters, by full name: what penalties and projections act on.
@@ -72,6 +73,8 @@ class Learner:
     """Whether no other method acts on the same parameters: their gradient is then that of the loss alone."""
     find_protected: Callable[[], dict[str, nn.Parameter]] | None = None
     """The parameters that would be protected now: a model may grow between tasks."""
+    ranks: Ranks | None = None
+    """The processes that train copies of the model with this one."""
     hooks: list[Any] = field(default_factory=list, repr=False)
     """Handles of the hooks on the optimizer, removed by `detach`."""
 

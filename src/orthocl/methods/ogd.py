@@ -99,7 +99,9 @@ class OGD(Method):
         self.watch.begin(learner)
         self.peak = 0
         # With other methods the gradient is not that of the loss alone, which is all that the adapter sees.
+        # Nor where processes average their gradients and the adapter is not told.
         exact = self.engine != "project" and learner.stage == "gradient" and learner.sole
+        exact = exact and (learner.ranks is None or learner.ranks.averages)
         if exact and self.subspace is not None and self.subspace.rank:
             self._install_adapter(learner, self.subspace)
 
@@ -128,7 +130,8 @@ class OGD(Method):
             # off removes all that has leaked since the task began; from here on every gradient is projected.
             self.remove_adapter(learner)
             return
-        if self.engine == "auto" and self.adapter.often_read:
+        # Processes that train together keep it: their weights may be read by one of them only.
+        if self.engine == "auto" and self.adapter.often_read and learner.ranks is None:
             self.remove_adapter(learner)
 
     def end_task(self, learner: Learner) -> None:
@@ -202,6 +205,8 @@ class OGD(Method):
             batch_size=learner.batch_size or TYPICAL_BATCH,
             foreign=learner.batch_size is None,  # the loop of this library says how large its batches are
         )
+        if learner.ranks is not None:
+            adapter.average = learner.ranks.average
         if learner.momentum() is not None:  # as in the optimizer: an existing buffer is not started again
             adapter.velocity = torch.zeros_like(adapter.alpha)
         if learner.batch_size is not None and self.input_cache:
