@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from copy import copy
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +22,9 @@ from orthocl.storage import read_state, write_state
 from orthocl.streams.arrays import DatasetSplit
 from orthocl.streams.base import Split, Task
 from orthocl.tangents.adapter import why_not_exact
+
+if TYPE_CHECKING:
+    from orthocl.methods.certificate import Certificate
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 
@@ -77,6 +80,8 @@ class Learner:
         self._frozen = {name for name, p in self.model.named_parameters() if not p.requires_grad}
         self._undo: list[Callable[[], object]] = []
         self._versions: list[int] = []  # of the parameters, until the attached optimizer has taken a step
+        self.started_from: dict[str, Tensor] = {}  # what the latest task could change, as it was before
+        self.latest_task: int | None = None
 
     # ---- tasks --------------------------------------------------------------------------------------------
 
@@ -95,6 +100,7 @@ class Learner:
         """
         before, random = self.method.snapshot(), self.generator.get_state()
         self.enter_task(self._as_task(data, head))
+        self._note_start()
         try:
             with self.full_precision():
                 self.check_memory(self.current_task.train.inputs(torch.tensor([0])))
@@ -139,6 +145,13 @@ class Learner:
                 if isinstance(module, nn.modules.batchnorm._BatchNorm):
                     self._undo += _run_in_eval_mode(module)
         self.task = task
+
+    def _note_start(self) -> None:
+        """Keep what the task can change, for the certificate."""
+        kept = {n: p for n, p in self.model.named_parameters() if p.requires_grad}
+        kept |= {n: b for n, b in self.model.named_buffers() if b.is_floating_point()}  # type: ignore[misc]
+        self.started_from = {name: value.detach().clone() for name, value in kept.items()}
+        self.latest_task = self.current_task.number
 
     @torch.no_grad()
     def clean_momentum(self) -> None:
@@ -325,6 +338,29 @@ class Learner:
         if self._watches:
             step = torch._foreach_sub(self._protected, self._before) if self._measures else []
             self.method.after_step(self, self._gradient, step)
+
+    def certificate(
+        self,
+        probes: Mapping[str, Any] | None = None,
+        *,
+        before: Mapping[str, Tensor] | None = None,
+        samples: int = 512,
+        confidence: float = 0.95,
+    ) -> Certificate:
+        """What the latest task changed on earlier ones: outputs, accuracy, first order, a bound, bytes, drift.
+
+        Args:
+            probes: name -> independent samples of an earlier task: (inputs, targets), a data set, a Task of a stream
+                (its test samples) or a Probe. The name may be that of a head. The method's own remembered samples are
+                compared in any case.
+            before: a state dict to compare with, such as one saved when the first task was finished; by default the
+                weights at the start of the latest task.
+            samples: at most so many of each probe, drawn at random.
+            confidence: of the limits on what was lost.
+        """
+        from orthocl.methods.learner_certificate import learner_certificate
+
+        return learner_certificate(self, probes, before=before, samples=samples, confidence=confidence)
 
     # ---- saving and detaching -----------------------------------------------------------------------------
 

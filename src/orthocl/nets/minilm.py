@@ -1,9 +1,10 @@
-"""all-MiniLM-L6-v2 with low-rank adapters: a pretrained sentence encoder as the trunk of a network with several heads."""
+"""all-MiniLM-L6-v2 with low-rank adapters: a pretrained sentence encoder as a trunk for several heads."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -32,7 +33,7 @@ class MiniLM(nn.Module):
 
     features = 384
 
-    def __init__(self, rank: int = 8, alpha: float = 16.0, adapted: Sequence[str] = ("query", "value")):
+    def __init__(self, rank: int = 8, alpha: int = 16, adapted: Sequence[str] = ("query", "value")):
         super().__init__()
         self.encoder = _with_adapters(_pretrained(), rank, alpha, list(adapted))
 
@@ -51,7 +52,8 @@ class MiniLM(nn.Module):
         return out
 
     def _dtype(self) -> torch.dtype:
-        return next(self.encoder.parameters()).dtype
+        found: torch.dtype = next(self.encoder.parameters()).dtype
+        return found
 
     def _encode(self, tokens: Tensor) -> Tensor:
         mask = (tokens != PADDING).long()
@@ -62,7 +64,7 @@ class MiniLM(nn.Module):
 
 def _pretrained() -> Any:
     try:
-        from transformers import BertConfig, BertModel
+        transformers: Any = import_module("transformers")
     except ImportError as error:
         raise UnsupportedError(
             "the network minilm-lora needs the packages transformers and peft: pip install 'orthocl[integrations]'"
@@ -70,15 +72,14 @@ def _pretrained() -> Any:
     _, files = find_verified(MINILM)
     settings = json.loads(files["config.json"])
     settings |= {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-    model = BertModel(BertConfig(**settings), add_pooling_layer=False)
+    model = transformers.BertModel(transformers.BertConfig(**settings), add_pooling_layer=False)
     weights = load_safetensors(files["model.safetensors"])
     model.load_state_dict({name: weights[name] for name in model.state_dict() if name in weights})
     return model
 
 
-def _with_adapters(model: Any, rank: int, alpha: float, adapted: list[str]) -> Any:
-    from peft import LoraConfig, get_peft_model
-
-    return get_peft_model(
-        model, LoraConfig(r=rank, lora_alpha=alpha, target_modules=adapted, lora_dropout=0.0)
+def _with_adapters(model: Any, rank: int, alpha: int, adapted: list[str]) -> Any:
+    peft: Any = import_module("peft")
+    return peft.get_peft_model(
+        model, peft.LoraConfig(r=rank, lora_alpha=alpha, target_modules=adapted, lora_dropout=0.0)
     )
