@@ -95,8 +95,8 @@ def summary(overlaps: list[AdapterOverlap]) -> str:
     loss = sum(each.loss for each in overlaps)
     return (
         f"Adapters of {len(overlaps)} pairs share {mean:.1%} of their input directions (random ones {chance:.1%}), "
-        f"most in {worst.module} ({worst.first}, {worst.second}: {worst.shared:.1%}, largest cosine {worst.largest:.3f}); "
-        f"the orthogonality loss sum |A1 A2^T| is {loss:.4g}."
+        f"most in {worst.module} ({worst.first}, {worst.second}: {worst.shared:.1%}, largest cosine "
+        f"{worst.largest:.3f}); the orthogonality loss sum |A1 A2^T| is {loss:.4g}."
     )
 
 

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from orthocl.checking import check_value, field_types
+from orthocl.nets.inputs import Inputs
 from orthocl.storage import export_state, tensor_bytes
 
 if TYPE_CHECKING:
@@ -108,7 +109,7 @@ class Method(Declarations):
         """Why this method cannot work on this model, or None if it can."""
         return None
 
-    def memory_warning(self, learner: Learner, inputs: Tensor) -> str | None:
+    def memory_warning(self, learner: Learner, inputs: Inputs) -> str | None:
         """A warning if the method will need more memory than there is, from one example input; None if not."""
         return None
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -13,7 +14,17 @@ from torch import Tensor, nn
 
 from orthocl.formatting import counted, size_text
 from orthocl.methods.adapter_overlap import AdapterOverlap
-from orthocl.tangents.retention import Change, Comparison, Outputs, Path, Probe, Weights, compare
+from orthocl.nets.outputs import Outputs
+from orthocl.tangents.retention import (
+    Change,
+    Comparison,
+    Path,
+    Probe,
+    Read,
+    Weights,
+    compare,
+    every_output,
+)
 
 CONFIDENCE = 0.95
 
@@ -154,8 +165,8 @@ def certify(
     probes: Sequence[Probe],
     *,
     method: str = "fine-tuning",
-    protect: Callable[[Tensor, Tensor], Tensor] | None = None,
-    outputs: Outputs | None = None,
+    protected: Read | None = None,
+    outputs: Outputs = None,
     confidence: float = CONFIDENCE,
 ) -> Certificate:
     """Compare two states of a model on samples: the part of the certificate that needs no method.
@@ -166,50 +177,47 @@ def certify(
         after: the same entries after.
         probes: the samples.
         method: what made the change, for the report.
-        protect: (outputs, targets) -> the remembered outputs, for probes of remembered samples.
-        outputs: what the model returns -> (samples, outputs).
+        protected: (model, inputs, targets) -> what the method remembers, for probes of remembered samples.
+        outputs: which outputs are compared, as for `attach`.
         confidence: of the limits on what was lost.
     """
     path = Path.between(model, before, after)
     size = sum(float(part.double().square().sum()) for part in path.start.values()) ** 0.5
-    rows = [_retention(compare(model, path, probe, outputs), probe, protect, confidence) for probe in probes]
+    rows = []
+    for probe in probes:
+        kept = None
+        if protected is not None and probe.remembered and probe.targets is not None:
+            kept = compare(model, path, probe, protected).change()
+        found = compare(model, path, probe, partial(every_output, outputs=outputs))
+        rows.append(_retention(found, probe, kept, confidence))
     return Certificate(method, tuple(rows), moved=path.length / max(size, 1e-300), confidence=confidence)
 
 
-def _retention(
-    found: Comparison,
-    probe: Probe,
-    protect: Callable[[Tensor, Tensor], Tensor] | None,
-    confidence: float,
-) -> Retention:
-    labels = probe.targets
-    protected = None
-    if protect is not None and labels is not None and probe.remembered:
-        chosen = labels
-        protected = found.change(lambda outputs: protect(outputs, chosen))
+def _retention(found: Comparison, probe: Probe, protected: Change | None, confidence: float) -> Retention:
     rows = (found.after - found.before).norm(dim=1)
     typical = max(float(found.before.square().sum(1).mean().sqrt()), 1e-300)
-    numbers = (
-        probe.name,
-        probe.remembered,
-        len(probe.inputs),
-        found.change(),
-        protected,
-        float(rows.max()) / typical,
-    )
-    if found.before.shape[1] < 2 or labels is None or labels.is_floating_point() or labels.dim() != 1:
-        return Retention(*numbers)
-    then, now = found.before.argmax(1), found.after.argmax(1)
-    right = labels.to(then.device)
+    worst = float(rows.max()) / typical
+    plain = Retention(probe.name, probe.remembered, len(probe), found.change(), protected, worst)
+    labels = probe.targets
+    if not _classes(found.before, labels) or not isinstance(labels, Tensor):
+        return plain
+    then, now, right = found.before.argmax(1), found.after.argmax(1), labels.to(found.before.device)
     lost = int(((then == right) & (now != right)).sum())
-    return Retention(
-        *numbers,
+    return replace(
+        plain,
         accuracy_before=float((then == right).double().mean()),
         accuracy_after=float((now == right).double().mean()),
         flipped=int((then != now).sum()),
         lost=lost,
         lost_at_most=None if probe.remembered else upper_limit(lost, len(right), confidence),
     )
+
+
+def _classes(outputs: Tensor, labels: object) -> bool:
+    """Whether the outputs are one logit for each class, and the labels classes."""
+    if not isinstance(labels, Tensor) or labels.is_floating_point() or labels.dim() != 1:
+        return False
+    return outputs.shape[1] > int(labels.max()) and outputs.shape[1] > 1
 
 
 def upper_limit(count: int, samples: int, confidence: float = CONFIDENCE) -> float:

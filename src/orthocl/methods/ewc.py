@@ -19,6 +19,7 @@ from orthocl.methods.importance import mean_of_gradients
 from orthocl.methods.learner import Learner
 from orthocl.methods.memory import draw
 from orthocl.methods.quadratic import add_quadratic, quadratic_penalty
+from orthocl.nets.positions import IGNORED, log_probabilities
 
 
 @dataclass
@@ -92,6 +93,8 @@ class EWC(Method):
                 noise = torch.randn(outputs.shape, generator=learner.generator, dtype=outputs.dtype)
                 goal = targets if self.fisher == "label" else outputs.detach() + noise.to(outputs.device)
                 return -0.5 * (outputs - goal.view_as(outputs)).square().reshape(len(outputs), -1).sum(1)
+            if targets.dim() > 1:  # sequences and images: a class at each position
+                return _log_likelihood_of_positions(outputs, targets, self.fisher, learner.generator)
             log = outputs.log_softmax(-1)
             if self.fisher == "predicted":
                 targets = log.argmax(-1)
@@ -101,3 +104,20 @@ class EWC(Method):
             return log.gather(-1, targets[:, None])[:, 0]
 
         return mean_of_gradients(learner, piece, log_likelihood, torch.square, batch=self.fisher_batch)
+
+
+def _log_likelihood_of_positions(
+    outputs: Tensor, targets: Tensor, fisher: str, generator: torch.Generator
+) -> Tensor:
+    """The sum over the positions that have a target, each with the class that the Fisher uses there."""
+    if fisher != "label":
+        classes = outputs if outputs.shape[:-1] == targets.shape else outputs.movedim(1, -1)
+        chances = classes.detach().softmax(-1).flatten(0, -2).cpu()
+        drawn = (
+            chances.argmax(-1)
+            if fisher == "predicted"
+            else torch.multinomial(chances, 1, generator=generator)
+        )
+        targets = torch.where(targets == IGNORED, targets, drawn.view(targets.shape).to(targets))
+    found, valid = log_probabilities(outputs, targets)
+    return torch.where(valid, found, 0.0).sum(1)

@@ -18,8 +18,9 @@ from orthocl.methods.learner import Learner
 from orthocl.methods.memory import Remembered
 from orthocl.nets.heads import use_head
 from orthocl.tangents.blocks import Patches, accurate, extended
-from orthocl.tangents.collect import Variant, read_layers
+from orthocl.tangents.collect import read_layers
 from orthocl.tangents.range_finder import spectrum
+from orthocl.tangents.remembering import fitting_variant
 
 # Positions of a layer's inputs that are used; of more, a random subset, as in the GPM authors' code.
 MOST_ROWS = 20_000
@@ -34,11 +35,17 @@ class Seen:
     derivatives: Tensor
 
 
-def look(learner: Learner, piece: Remembered, variant: Variant = "gtl") -> list[Seen]:
+def look(learner: Learner, piece: Remembered) -> list[Seen]:
     """What the layers see of remembered samples at the current weights, through the head of their task."""
+    variant = fitting_variant(piece.targets)
     with use_head(learner.model, piece.head):
         layers = read_layers(
-            learner.model, piece.inputs, piece.targets, parameters=learner.parameters, variant=variant
+            learner.model,
+            piece.inputs,
+            piece.targets,
+            parameters=learner.parameters,
+            variant=variant,
+            outputs=learner.outputs,
         )
     return [_seen(layer) for layer in layers]
 

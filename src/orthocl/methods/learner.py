@@ -18,15 +18,18 @@ from torch.utils.data import DataLoader, Dataset
 from orthocl.errors import DataError, StoreError, TrainingError, UnsupportedError
 from orthocl.methods.base import Method
 from orthocl.nets.heads import find_heads
+from orthocl.nets.inputs import Batch, Inputs, Targets, call_model, each_tensor, tensors
+from orthocl.nets.outputs import Outputs, read_outputs
 from orthocl.storage import read_state, write_state
-from orthocl.streams.arrays import DatasetSplit
 from orthocl.streams.base import Split, Task
+from orthocl.streams.batches import SplitBatch, as_split
 from orthocl.tangents.adapter import why_not_exact
 
 if TYPE_CHECKING:
     from orthocl.methods.certificate import Certificate
 
-Loss = Callable[[Tensor, Tensor], Tensor]
+Loss = Callable[[Any, Any], Tensor]
+"""(outputs, targets) of a batch -> mean loss: tensors, or dicts of them where outputs are named."""
 
 
 @dataclass
@@ -44,6 +47,8 @@ class Learner:
         generator: the method's own randomness.
         stage: whether a projecting method acts on the "gradient" or on the finished "update".
         batch_norm: "freeze" batch statistics after the first task, or "keep" them moving.
+        outputs: which outputs of the model are meant (`orthocl.nets.outputs`).
+        batch: how batches are split into inputs and targets (`orthocl.streams.batches`).
     """
 
     model: nn.Module
@@ -54,6 +59,8 @@ class Learner:
     generator: torch.Generator
     stage: Literal["gradient", "update"] = "gradient"
     batch_norm: Literal["freeze", "keep"] = "freeze"
+    outputs: Outputs = None
+    batch: SplitBatch | None = None
     task: Task | None = None
     tasks_done: int = 0
     tasks_expected: int | None = None
@@ -87,14 +94,19 @@ class Learner:
 
     @contextmanager
     def learning(
-        self, data: Task | Split | Dataset[Any], *, head: str | None = None, resumed: bool = False
+        self,
+        data: Task | Split | Dataset[Any] | DataLoader[Any],
+        *,
+        head: str | None = None,
+        resumed: bool = False,
     ) -> Iterator[Learner]:
         """Learn one task inside a `with` block.
 
         On an error inside, the memory and all other state of the method are as they were before the task.
 
         Args:
-            data: the training data: a map-style dataset of (input, target), a Split, or a Task of a stream.
+            data: the training data: a data set of (input, target) or of whatever `attach(..., batch=...)` splits, the
+                loader that you train with, a Split, or a Task of a stream. An iterable data set is read once now.
             head: head of a multi-head model; a Task brings its own.
             resumed: continue a task whose state has been restored, instead of starting it.
         """
@@ -232,7 +244,7 @@ class Learner:
         view.batch_size, view.sole = None, self.sole and sole
         return view
 
-    def check_memory(self, inputs: Tensor) -> None:
+    def check_memory(self, inputs: Inputs) -> None:
         """Warn, once, if the method will need more memory than is available."""
         warning = None if self._warned else self.method.memory_warning(self, inputs)
         if warning:
@@ -244,11 +256,26 @@ class Learner:
         """The device of the model."""
         return self._protected[0].device
 
-    def to_model(self, inputs: Tensor) -> Tensor:
+    def to_model(self, inputs: Batch) -> Batch:
         """Inputs on the model's device and, unless they are integers, in its precision."""
+        return each_tensor(inputs, self._one_to_model)
+
+    def _one_to_model(self, inputs: Tensor) -> Tensor:
         if inputs.is_floating_point():
             return inputs.to(self.device, self._protected[0].dtype)
         return inputs.to(self.device)
+
+    def samples(self, index: Tensor) -> tuple[Inputs, Targets]:
+        """Inputs and targets of some training samples of the current task, as the data set gives them."""
+        return self.current_task.train.samples(index)
+
+    def answer(self, inputs: Inputs, targets: Targets | None = None) -> Any:
+        """What the loss is given for a batch: what the model returns, or the outputs that `attach` was told to read."""
+        return call_model(self.model, inputs) if self.outputs is None else self.read(inputs, targets)
+
+    def read(self, inputs: Inputs, targets: Targets | None = None) -> Any:
+        """The outputs that are meant, for a batch: a tensor, or a dict of them where `attach` was given several."""
+        return read_outputs(self.model, inputs, targets, self.outputs)
 
     @property
     def current_task(self) -> Task:
@@ -260,21 +287,16 @@ class Learner:
             )
         return self.task
 
-    def _as_task(self, data: Task | Split | Dataset[Any], head: str | None) -> Task:
+    def _as_task(self, data: Task | Split | Dataset[Any] | DataLoader[Any], head: str | None) -> Task:
         if isinstance(data, Task):
             return data
-        if isinstance(data, DataLoader):
-            raise DataError(
-                "expected the training data, got a DataLoader, whose batches cannot be looked up by position: give its "
-                "data set, `with learner.learning(loader.dataset):`, and keep training with the loader"
-            )
         number = self.tasks_done + 1
-        split = data if isinstance(data, Split) else DatasetSplit(data)
+        split = as_split(data, self.batch, self.model, self.generator)
         if not len(split):
             raise DataError(f"task {number} has no training samples: leave it out")
-        _, target = split.samples(torch.tensor([0]))  # one sample only: reading a data set can be slow
+        _, targets = split.samples(torch.tensor([0]))  # one sample only: reading a data set can be slow
         kind: Literal["classification", "regression"] = (
-            "regression" if target.is_floating_point() else "classification"
+            "regression" if tensors(targets)[0].is_floating_point() else "classification"
         )
         return Task(number, f"task {number}", split, split, head=head or "main", kind=kind)
 

@@ -7,8 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Tensor
-from torch.utils.data import Dataset
+from torch.utils.data import DataLoader, Dataset
 
 from orthocl.errors import DataError, TrainingError
 from orthocl.methods.base import Method
@@ -18,12 +17,12 @@ from orthocl.methods.learner import Learner
 from orthocl.methods.memory import Remembered, SampleMemory
 from orthocl.methods.protection_report import Watch
 from orthocl.nets.heads import find_heads
-from orthocl.streams.arrays import DatasetSplit
+from orthocl.nets.inputs import Inputs, Targets, each_tensor, sample_count, take
 from orthocl.streams.base import Split, Task
-from orthocl.tangents.collect import remembered_outputs
-from orthocl.tangents.retention import Probe, Weights
+from orthocl.streams.batches import as_split
+from orthocl.tangents.retention import Probe, Read, Weights
 
-Samples = Probe | Task | Split | Dataset[Any] | tuple[Tensor, Tensor]
+Samples = Probe | Task | Split | Dataset[Any] | DataLoader[Any] | tuple[Inputs, Targets]
 
 
 def learner_certificate(
@@ -59,7 +58,8 @@ def learner_certificate(
         {name: now[name] for name in start},
         chosen,
         method=learner.method.name,
-        protect=_selector(learner.method),
+        protected=_protected(learner),
+        outputs=learner.outputs,
         confidence=confidence,
     )
     measured = learner.method.monitor(learner)
@@ -101,11 +101,10 @@ def _pieces(method: Method) -> Sequence[Remembered]:
     return [piece for piece, _ in watch.probes.values()] if isinstance(watch, Watch) else []
 
 
-def _selector(method: Method) -> Any:
-    variant = getattr(method, "variant", None)
-    if variant is None or not method.projects:
-        return None
-    return lambda outputs, targets: remembered_outputs(outputs, targets, variant)
+def _protected(learner: Learner) -> Read | None:
+    """What a projecting method remembers of a sample."""
+    remembering = getattr(learner.method, "remembering", None)
+    return remembering(learner) if learner.method.projects and callable(remembering) else None
 
 
 def _named(learner: Learner, probes: Mapping[str, Samples], most: int) -> list[Probe]:
@@ -116,22 +115,24 @@ def _named(learner: Learner, probes: Mapping[str, Samples], most: int) -> list[P
             found.append(replace(data, name=name))
             continue
         head = data.head if isinstance(data, Task) else name if heads and name in heads.names else None
-        inputs, targets = _samples(data, most)
-        found.append(Probe(name, learner.to_model(inputs), targets.to(learner.device), head))
+        inputs, targets = _samples(learner, data, most)
+        found.append(
+            Probe(
+                name,
+                learner.to_model(inputs),
+                each_tensor(targets, lambda part: part.to(learner.device)),
+                head,
+            )
+        )
     return found
 
 
-def _samples(data: Any, most: int) -> tuple[Tensor, Tensor]:
+def _samples(learner: Learner, data: Any, most: int) -> tuple[Inputs, Targets]:
     """At most so many samples, drawn with a fixed seed."""
+    generator = torch.Generator().manual_seed(0)
     if isinstance(data, tuple):
         inputs, targets = data
-        index = _drawn(len(inputs), most)
-        return inputs[index], targets[index]
-    split = data.test if isinstance(data, Task) else data if isinstance(data, Split) else DatasetSplit(data)
-    return split.samples(_drawn(len(split), most))
-
-
-def _drawn(count: int, most: int) -> Tensor:
-    if count <= most:
-        return torch.arange(count)
-    return torch.randperm(count, generator=torch.Generator().manual_seed(0))[:most]
+        index = torch.randperm(sample_count(inputs), generator=generator)[:most].sort()[0]
+        return take(inputs, index), take(targets, index)
+    split = data.test if isinstance(data, Task) else as_split(data, learner.batch, learner.model, generator)
+    return split.samples(torch.randperm(len(split), generator=generator)[:most].sort()[0])

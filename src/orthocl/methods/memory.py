@@ -14,6 +14,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from orthocl.errors import SettingsError
 from orthocl.methods.learner import Learner
 from orthocl.nets.heads import use_head
+from orthocl.nets.inputs import Inputs, Targets, each_tensor, join, layout, restored, sample_count, take
 
 
 @dataclass(frozen=True)
@@ -23,8 +24,8 @@ class Remembered:
     task: int
     head: str
     index: Tensor
-    inputs: Tensor
-    targets: Tensor
+    inputs: Inputs
+    targets: Targets
 
     def __len__(self) -> int:
         return len(self.index)
@@ -35,8 +36,8 @@ class Remembered:
             self.task,
             self.head,
             self.index[:count].clone(),
-            self.inputs[:count].clone(),
-            self.targets[:count].clone(),
+            each_tensor(self.inputs, lambda part: part[:count].clone()),
+            each_tensor(self.targets, lambda part: part[:count].clone()),
         )
 
     def state_dict(self) -> dict[str, Any]:
@@ -46,7 +47,7 @@ class Remembered:
     @classmethod
     def from_state_dict(cls, state: Mapping[str, Any]) -> Remembered:
         """The samples that `state_dict` returned."""
-        return cls(**state)
+        return cls(**{**state, "inputs": restored(state["inputs"])})
 
 
 @dataclass
@@ -54,7 +55,7 @@ class SampleMemory:
     """Samples per finished task, in order of the tasks. A task with a number seen before replaces the earlier one."""
 
     pieces: dict[int, Remembered] = field(default_factory=dict)
-    _joined: list[tuple[str, Tensor, Tensor]] = field(default_factory=list, repr=False)
+    _joined: list[tuple[str, Inputs, Targets]] = field(default_factory=list, repr=False)
 
     def __iter__(self) -> Iterator[Remembered]:
         return iter(self.pieces.values())
@@ -69,7 +70,7 @@ class SampleMemory:
         self._joined = []
         return piece
 
-    def by_head(self) -> list[tuple[str, Tensor, Tensor]]:
+    def by_head(self) -> list[tuple[str, Inputs, Targets]]:
         """Head, inputs and targets of all tasks that can share a batch, end to end. The pieces become views of them.
 
         They can if they have the same head and samples of the same shape and type.
@@ -77,14 +78,14 @@ class SampleMemory:
         if not self._joined:
             for kind in dict.fromkeys(_kind(piece) for piece in self):
                 mine = [piece for piece in self if _kind(piece) == kind]
-                inputs = torch.cat([piece.inputs for piece in mine])
-                targets = torch.cat([piece.targets for piece in mine])
+                inputs = join([piece.inputs for piece in mine])
+                targets = join([piece.targets for piece in mine])
                 head = mine[0].head
                 self._joined.append((head, inputs, targets))
                 start = 0
                 for piece in mine:
                     rows = slice(start, start := start + len(piece))
-                    view = Remembered(piece.task, head, piece.index, inputs[rows], targets[rows])
+                    view = Remembered(piece.task, head, piece.index, take(inputs, rows), take(targets, rows))
                     self.pieces[piece.task] = view
         return self._joined
 
@@ -97,12 +98,14 @@ class SampleMemory:
         start = 0
         with fixed_batch_statistics(learner.model):
             for head, inputs, targets in self.by_head():
-                stop = start + len(targets)
-                rows = chosen if len(targets) == size else chosen[(chosen >= start) & (chosen < stop)] - start
+                own = sample_count(targets)
+                stop = start + own
+                rows = chosen if own == size else chosen[(chosen >= start) & (chosen < stop)] - start
                 start = stop
                 if len(rows):
                     with use_head(learner.model, head):
-                        loss = learner.loss(learner.model(inputs[rows]), targets[rows])
+                        labels = take(targets, rows)
+                        loss = learner.loss(learner.answer(take(inputs, rows), labels), labels)
                     terms.append(loss * (len(rows) / count))
         return terms
 
@@ -136,13 +139,7 @@ def fixed_batch_statistics(model: nn.Module) -> Iterator[None]:
 
 
 def _kind(piece: Remembered) -> tuple[object, ...]:
-    return (
-        piece.head,
-        piece.inputs.shape[1:],
-        piece.inputs.dtype,
-        piece.targets.shape[1:],
-        piece.targets.dtype,
-    )
+    return piece.head, layout(piece.inputs), layout(piece.targets)
 
 
 def draw(learner: Learner, count: int) -> Remembered:
@@ -151,9 +148,10 @@ def draw(learner: Learner, count: int) -> Remembered:
         raise SettingsError(f"a memory cannot hold {count} samples per task: give 0 or more")
     task = learner.current_task
     index = torch.randperm(len(task.train), generator=learner.generator)[:count]
-    inputs, targets = task.train.samples(index)
+    inputs, targets = learner.samples(index)
     # Contiguous, as they will be when read back from disk: rounding may depend on the layout.
-    inputs, targets = learner.to_model(inputs).contiguous(), targets.to(learner.device).contiguous()
-    if not targets.is_floating_point():  # labels index logits, so any integers or booleans become int64
-        targets = targets.long()
+    inputs = each_tensor(learner.to_model(inputs), lambda part: part.contiguous())
+    targets = each_tensor(targets, lambda part: part.to(learner.device).contiguous())
+    # Labels index logits, so any integers or booleans become int64.
+    targets = each_tensor(targets, lambda part: part if part.is_floating_point() else part.long())
     return Remembered(task.number, task.head, index, inputs, targets)

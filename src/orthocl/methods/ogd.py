@@ -20,11 +20,13 @@ from orthocl.methods.learner import Learner
 from orthocl.methods.memory import Remembered, draw
 from orthocl.methods.protection_report import Watch
 from orthocl.nets.heads import use_head
+from orthocl.nets.inputs import Inputs
 from orthocl.storage import export_state
 from orthocl.tangents.adapter import Adapter
-from orthocl.tangents.collect import Tangents, Variant, collect
+from orthocl.tangents.collect import Tangents, collect
 from orthocl.tangents.compress import Compression
 from orthocl.tangents.planner import plan
+from orthocl.tangents.remembering import TOKENS, Remembering, Variant
 from orthocl.tangents.subspace import Subspace
 
 TYPICAL_BATCH = 32
@@ -43,7 +45,8 @@ class OGD(Method):
     Args:
         memory_per_task: samples remembered per task.
         variant: which output of a sample is remembered: "gtl" the logit of its label, "ave" the mean of all
-            logits, "all" every logit (one tangent each: the only one that protects all outputs).
+            logits, "all" every logit (one tangent each: the only one that protects all outputs), "tokens" the
+            log-probabilities of the targets at a few positions (words of a sequence, pixels of an image).
         engine: "project" projects every gradient or update; "adapter" trains through the tangent adapter (the same
             steps, cheaper); "auto" takes the adapter where it is exact, as `orthocl plan` advises. While a task is
             learnt with the adapter, read weights with `model.state_dict()` or a copy of the model:
@@ -56,6 +59,7 @@ class OGD(Method):
             pays (convolutions, transformers) keep two small bases and a small core per tangent; what is stored is
             protected exactly, and its distance from the true tangents is among the monitors.
         worst_energy: share that is kept of every single tangent; 0 for no such condition.
+        tokens: positions of each sample that variant "tokens" remembers, drawn from those with a target.
     """
 
     name: ClassVar[str] = "ogd"
@@ -70,7 +74,13 @@ class OGD(Method):
     input_cache: int = 2**29
     energy: float = later(1.0)
     worst_energy: float = later(0.0)
-    minimum: ClassVar[Mapping[str, float]] = {"memory_per_task": 0, "input_cache": 0, "energy": 0.0}
+    tokens: int = later(TOKENS)
+    minimum: ClassVar[Mapping[str, float]] = {
+        "memory_per_task": 0,
+        "input_cache": 0,
+        "energy": 0.0,
+        "tokens": 1,
+    }
     subspace: Subspace | None = field(default=None, init=False, repr=False)
     adapter: Adapter | None = field(default=None, init=False, repr=False)
     saved_adapter: dict[str, Any] | None = field(default=None, init=False, repr=False)
@@ -118,7 +128,7 @@ class OGD(Method):
     def end_task(self, learner: Learner) -> None:
         """Measure how well the memory was protected, then remember the task."""
         self.remove_adapter(learner)
-        self.watch.end(learner, self.subspace, self.variant)
+        self.watch.end(learner, self.subspace, self.remembering(learner))
         self.remember(learner)
 
     def remember(self, learner: Learner) -> None:
@@ -146,10 +156,16 @@ class OGD(Method):
                 piece.targets,
                 parameters=learner.parameters,
                 variant=self.variant,
+                outputs=learner.outputs,
+                tokens=self.tokens,
                 dtype=dtype,
                 compression=self.compression(learner),
                 earlier=earlier,
             )
+
+    def remembering(self, learner: Learner) -> Remembering:
+        """What is remembered of a sample."""
+        return Remembering(self.variant, learner.outputs, self.tokens)
 
     def compression(self, learner: Learner) -> Compression:
         """How much of the tangents is kept, and what the choice of representations may assume."""
@@ -210,19 +226,25 @@ class OGD(Method):
             )
         return None
 
-    def memory_warning(self, learner: Learner, inputs: Tensor) -> str | None:
+    def memory_warning(self, learner: Learner, inputs: Inputs) -> str | None:
         """Whether the tangents of all expected tasks will fit into the memory now free."""
         if not self.memory_per_task:
             return None
         tasks = learner.tasks_expected or learner.tasks_done + 1
+        shown: Any = learner.to_model(inputs)
+        if learner.task is not None:  # what is remembered may depend on the form of the targets
+            shown = shown, learner.to_model(learner.samples(torch.tensor([0]))[1])
         found = plan(
             learner.model,
-            learner.to_model(inputs),
+            shown,
             tasks=tasks,
             memory_per_task=self.memory_per_task,
             parameters=learner.parameters,
             variant=self.variant,
             energy=self.energy,
+            outputs=learner.outputs,
+            batch=None if learner.task is None else tuple,
+            tokens=self.tokens,
         )
         return found.warning()
 

@@ -18,22 +18,26 @@ enough for L to be believed, and more points are taken while it is large.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from orthocl.errors import DataError, UnsupportedError
+from orthocl.errors import DataError
 from orthocl.nets.heads import find_heads, use_head
+from orthocl.nets.inputs import Inputs, Targets, sample_count, take
+from orthocl.nets.outputs import Outputs, read_outputs
 from orthocl.tangents.collect import differentiable
 
 Weights = Mapping[str, Tensor]
-Outputs = Callable[[object], Tensor]
+Read = Callable[[nn.Module, Inputs, Any], Tensor]
+"""(model, inputs, targets) -> the numbers to compare, (samples, outputs)."""
 FEWEST_POINTS = 4
 MOST_POINTS = 16
 SMALL = 0.1
@@ -47,25 +51,34 @@ class Probe:
 
     Args:
         name: what reports call them, such as "task 1".
-        inputs: for the model.
+        inputs: for the model: a tensor, a tuple or a dict of them.
         targets: class labels, or None where there are none.
         head: head of a multi-head model.
         remembered: whether the method has used these samples, so that they are not independent of the weights.
     """
 
     name: str
-    inputs: Tensor
-    targets: Tensor | None = None
+    inputs: Inputs
+    targets: Targets | None = None
     head: str | None = None
     remembered: bool = False
 
     def __post_init__(self) -> None:
-        if not len(self.inputs):
+        if not len(self):
             raise DataError(f"the samples {self.name!r} are empty: give at least one")
-        if self.targets is not None and len(self.targets) != len(self.inputs):
+        if self.targets is not None and sample_count(self.targets) != len(self):
             raise DataError(
-                f"{self.name!r}: {len(self.inputs)} inputs but {len(self.targets)} targets: give one target per input"
+                f"{self.name!r}: {len(self)} inputs but {sample_count(self.targets)} targets: give one target per input"
             )
+
+    def __len__(self) -> int:
+        return sample_count(self.inputs)
+
+    def batches(self) -> Iterator[tuple[Inputs, Targets | None]]:
+        """Inputs and targets, a few samples at a time."""
+        for start in range(0, len(self), BATCH):
+            rows = slice(start, start + BATCH)
+            yield take(self.inputs, rows), None if self.targets is None else take(self.targets, rows)
 
 
 @dataclass(frozen=True)
@@ -105,18 +118,17 @@ class Comparison:
     at_new_statistics: Tensor
     slopes: Tensor
 
-    def change(self, select: Callable[[Tensor], Tensor] = lambda outputs: outputs) -> Change:
-        """The change of all outputs, or of a linear selection of them such as one logit per sample."""
-        size = max(float(select(self.before).norm()), 1e-300)
-        slopes = torch.stack([select(slope) for slope in self.slopes])
-        intervals = len(slopes) - 1
-        trapezoid = (slopes[1:] + slopes[:-1]).sum(0) / (2 * intervals)
-        lipschitz = max(float((b - a).norm()) * intervals for a, b in pairwise(slopes))
-        rest = select(self.after) - select(self.at_new_statistics) - trapezoid
-        statistics = float((select(self.at_new_statistics) - select(self.before)).norm()) / size
-        terms = (float(slopes[0].norm()) / size, lipschitz / 2 / size, float(rest.norm()) / size, statistics)
-        measured = float((select(self.after) - select(self.before)).norm()) / size
-        return Change(measured, *terms, sum(terms))
+    def change(self) -> Change:
+        """The change of the outputs and the terms of its bound."""
+        size = max(float(self.before.norm()), 1e-300)
+        intervals = len(self.slopes) - 1
+        trapezoid = (self.slopes[1:] + self.slopes[:-1]).sum(0) / (2 * intervals)
+        lipschitz = max(float((b - a).norm()) * intervals for a, b in pairwise(self.slopes))
+        rest = self.after - self.at_new_statistics - trapezoid
+        statistics = float((self.at_new_statistics - self.before).norm()) / size
+        first_order = float(self.slopes[0].norm()) / size
+        terms = (first_order, lipschitz / 2 / size, float(rest.norm()) / size, statistics)
+        return Change(float((self.after - self.before).norm()) / size, *terms, sum(terms))
 
 
 @dataclass(frozen=True)
@@ -174,21 +186,43 @@ class Path:
         }
 
 
-def compare(model: nn.Module, path: Path, probe: Probe, outputs: Outputs | None = None) -> Comparison:
+class _Read(nn.Module):
+    """A model and what is read of it as one module, so that its weights can be replaced in a call."""
+
+    def __init__(self, model: nn.Module, read: Read):
+        super().__init__()
+        self.model, self.read = model, read
+
+    def forward(self, inputs: Inputs, targets: Targets | None) -> Tensor:
+        return self.read(self.model, inputs, targets)
+
+    def at(self, weights: Weights, inputs: Inputs, targets: Targets | None) -> Tensor:
+        named = {f"model.{name}": value for name, value in weights.items()}
+        found: Tensor = functional_call(self, named, (inputs, targets))
+        return found
+
+
+def every_output(model: nn.Module, inputs: Inputs, targets: Any, outputs: Outputs = None) -> Tensor:
+    """All outputs that are meant, one row per sample, those of several names side by side."""
+    found = read_outputs(model, inputs, targets, outputs)
+    parts = [found] if isinstance(found, Tensor) else list(found.values())
+    return torch.cat([part.reshape(len(part), -1) for part in parts], 1)
+
+
+def compare(model: nn.Module, path: Path, probe: Probe, read: Read = every_output) -> Comparison:
     """Outputs of a probe at both ends of a path, and their slopes along it, the model in eval mode.
 
     Args:
         model: the model; its own weights stay as they are.
         path: from `Path.between`; weights that did not move are the model's own.
         probe: the samples.
-        outputs: what the model returns -> (samples, outputs); by default a tensor, or the attribute `logits`.
+        read: what to compare; by default every output.
     """
-    read = outputs or tensor_outputs
-    heads = find_heads(model)
-    head = probe.head if probe.head is not None and heads is not None else None
-    with _comparable(model), use_head(model, head or (heads.selected if heads is not None else "")):
+    whole, heads = _Read(model, read), find_heads(model)
+    head = probe.head if probe.head is not None or heads is None else heads.selected
+    with _comparable(model), use_head(model, head or ""):
         ends = [
-            _outputs(model, {**path.at(share), **buffers}, probe.inputs, read)
+            _outputs(whole, {**path.at(share), **buffers}, probe)
             for share, buffers in (
                 (0.0, path.buffers_before),
                 (1.0, path.buffers_after),
@@ -197,27 +231,12 @@ def compare(model: nn.Module, path: Path, probe: Probe, outputs: Outputs | None 
         ]
         count = FEWEST_POINTS
         while True:
-            slopes = torch.stack(
-                [_slope(model, path, k / count, probe.inputs, read, ends[0]) for k in range(count + 1)]
-            )
-            found = Comparison(ends[0], ends[1], ends[2], slopes)
+            slopes = [_slope(whole, path, k / count, probe) for k in range(count + 1)]
+            found = Comparison(ends[0], ends[1], ends[2], torch.stack(slopes))
             change = found.change()
             if change.remainder <= SMALL * change.bound or count >= MOST_POINTS:
                 return found
             count *= 2
-
-
-def tensor_outputs(found: object) -> Tensor:
-    """The outputs of a model that returns a tensor, or an object or dict with `logits`; one row per sample."""
-    if isinstance(found, Mapping):
-        found = found.get("logits", found)
-    found = getattr(found, "logits", found)
-    if not isinstance(found, Tensor):
-        raise UnsupportedError(
-            f"expected the model to return a tensor or an object with `logits`, got a {type(found).__name__}: wrap it "
-            "in a module that returns the outputs to compare"
-        )
-    return found.reshape(len(found), -1)
 
 
 @contextmanager
@@ -227,30 +246,29 @@ def _comparable(model: nn.Module) -> Iterator[None]:
         yield
 
 
-def _outputs(model: nn.Module, weights: Weights, inputs: Tensor, read: Outputs) -> Tensor:
+def _outputs(whole: _Read, weights: Weights, probe: Probe) -> Tensor:
     with torch.no_grad():
-        parts = [read(functional_call(model, dict(weights), (batch,))) for batch in inputs.split(BATCH)]
+        parts = [whole.at(weights, inputs, targets) for inputs, targets in probe.batches()]
     return torch.cat(parts).detach().double()
 
 
-def _slope(model: nn.Module, path: Path, share: float, inputs: Tensor, read: Outputs, like: Tensor) -> Tensor:
+def _slope(whole: _Read, path: Path, share: float, probe: Probe) -> Tensor:
     """J d at one point of the path: the vector-Jacobian product is linear in its vector; differentiate that."""
-    if not path.step:
-        return torch.zeros_like(like)
     parts = []
-    for batch in inputs.split(BATCH):
+    for inputs, targets in probe.batches():
         leaves = path.at(share)
-        found = read(functional_call(model, {**leaves, **path.buffers_after}, (batch,)))
+        found = whole.at({**leaves, **path.buffers_after}, inputs, targets)
         vector = torch.zeros_like(found, requires_grad=True)
-        gradient = torch.autograd.grad(
-            found, list(leaves.values()), vector, create_graph=True, allow_unused=True
+        gradient: Sequence[Tensor | None] = (
+            torch.autograd.grad(found, list(leaves.values()), vector, create_graph=True, allow_unused=True)
+            if leaves and found.requires_grad
+            else ()
         )
         terms = [
             (part * path.step[name]).sum()
-            for name, part in zip(leaves, gradient, strict=True)
-            if part is not None
+            for name, part in zip(leaves, gradient, strict=False)
+            if part is not None and part.requires_grad
         ]
-        total = torch.stack(terms).sum() if terms else found.sum() * 0
-        (slope,) = torch.autograd.grad(total, vector, allow_unused=True)
-        parts.append(torch.zeros_like(found) if slope is None else slope)
+        slope = torch.autograd.grad(torch.stack(terms).sum(), vector)[0] if terms else torch.zeros_like(found)
+        parts.append(slope)
     return torch.cat(parts).detach().double()

@@ -15,13 +15,16 @@ from functools import partial
 from typing import Any, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from orthocl.errors import SettingsError, UnsupportedError, unknown_name
 from orthocl.methods.base import Method
 from orthocl.methods.composite import require_method
 from orthocl.methods.learner import Learner, Loss
 from orthocl.nets.heads import find_heads
+from orthocl.nets.inputs import Inputs
+from orthocl.nets.outputs import Outputs, check_outputs
+from orthocl.streams.batches import SplitBatch
 from orthocl.tangents.adapter import why_not_exact
 from orthocl.training.losses import default_loss
 from orthocl.training.seeds import derive_generator, draw_seed
@@ -37,7 +40,9 @@ def attach(
     batch_norm: Literal["freeze", "keep"] = "freeze",
     seed: int | None = None,
     tasks: int | None = None,
-    example_input: Tensor | None = None,
+    example_input: Inputs | None = None,
+    outputs: Outputs = None,
+    batch: SplitBatch | None = None,
 ) -> Learner:
     """Attach a method to a model and its optimizer; train as always inside `with learner.learning(data):`.
 
@@ -57,6 +62,13 @@ def attach(
             generator, so that `torch.manual_seed` decides.
         tasks: how many tasks to expect, so that a memory that will not fit is noticed in time.
         example_input: a batch of inputs, to notice that now; otherwise it is noticed when the first task begins.
+        outputs: what is remembered, (model, inputs) -> tensor of shape (samples, outputs), or a dict of such functions
+            by name for several outputs. A function may take (model, inputs, targets); `orthocl.nets.selectors` has
+            ready-made ones. By default the tensor that the model returns, its `.logits`, the entry "logits" of a dict
+            or the first tensor of a tuple.
+        batch: a batch of your loader -> (inputs, targets). Inputs are a tensor (the model is called as model(x)), a
+            tuple (model(*inputs)) or a dict (model(**inputs)). By default batches are (inputs, targets), (x, z, ...,
+            targets) or dicts with "labels".
 
     Raises:
         UnsupportedError: if the method cannot keep its promise with this model and optimizer.
@@ -72,6 +84,7 @@ def attach(
     if batch_norm not in ("freeze", "keep"):
         raise unknown_name("batch_norm policy", str(batch_norm), ["freeze", "keep"])
     _check_arguments(method, model, optimizer)
+    check_outputs(outputs)
     method.check_settings()
     parameters = protected_parameters(model, protect)
     _check_optimizer(optimizer, parameters)
@@ -90,6 +103,8 @@ def attach(
         stage="update" if method.projects and why_not_exact(optimizer, parameters) else "gradient",
         batch_norm=batch_norm,
         tasks_expected=tasks,
+        outputs=outputs,
+        batch=batch,
     )
     reason = method.refusal(learner)
     if reason:

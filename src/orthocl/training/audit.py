@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from orthocl.errors import DataError, SettingsError
 from orthocl.methods.adapter_overlap import adapter_overlaps, summary, without_new_adapters
 from orthocl.methods.certificate import CONFIDENCE, Certificate, certify
 from orthocl.nets.heads import find_heads
+from orthocl.nets.outputs import Outputs
 from orthocl.streams.datasets.npz import read_npz
 from orthocl.tangents.retention import Probe
 
@@ -29,7 +30,7 @@ def audit(
     after: Mapping[str, Tensor],
     probes: Sequence[Probe] = (),
     *,
-    outputs: Callable[[object], Tensor] | None = None,
+    outputs: Outputs = None,
     confidence: float = CONFIDENCE,
 ) -> Certificate:
     """A certificate for weights trained by any method, and how much its adapters overlap.
@@ -39,7 +40,7 @@ def audit(
         before: its state dict before the fine-tuning. Adapters that only `after` has did nothing then.
         after: its state dict after it.
         probes: samples of what the model could do before.
-        outputs: what the model returns -> (samples, outputs); by default a tensor, or the attribute `logits`.
+        outputs: which outputs are compared, as for `attach`; by default a tensor, `.logits`, and so on.
         confidence: of the limits on what was lost.
 
     >>> model = nn.Linear(2, 2)
