@@ -86,6 +86,7 @@ def attach(
     _check_arguments(method, model, optimizer)
     check_outputs(outputs)
     method.check_settings()
+    optimizer = wrapped_optimizer(optimizer)
     parameters = protected_parameters(model, protect)
     _check_optimizer(optimizer, parameters)
     if method.projects and isinstance(optimizer, torch.optim.LBFGS):
@@ -124,6 +125,12 @@ def attach(
         optimizer.register_step_post_hook(partial(_after_step, learner)),
     ]
     return learner
+
+
+def wrapped_optimizer(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
+    """The optimizer that takes the steps, where another object (of accelerate, of Lightning) stands for it."""
+    inner = getattr(optimizer, "optimizer", None)
+    return wrapped_optimizer(inner) if isinstance(inner, torch.optim.Optimizer) else optimizer
 
 
 def _before_step(
