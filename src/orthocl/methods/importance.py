@@ -13,7 +13,7 @@ from orthocl.methods.learner import Learner
 from orthocl.methods.memory import Remembered
 from orthocl.nets.heads import use_head
 from orthocl.nets.inputs import Batch, Inputs, Targets, each_tensor, sample_count, take
-from orthocl.nets.modes import evaluating
+from orthocl.nets.modes import evaluating, without_autocast
 from orthocl.nets.outputs import own_targets, read_outputs
 
 CHUNK_ELEMENTS = 2**24  # per-sample gradients held at once: 64 MB in float32
@@ -39,7 +39,7 @@ def mean_of_gradients(
     total = [torch.zeros_like(p) for p in parameters.values()]
     if not len(piece):
         return total
-    with evaluating(model), use_head(model, piece.head):
+    with evaluating(model), without_autocast(), use_head(model, piece.head):
         if batch == 1:
             _add_samples(learner, piece, quantity, function, total)
             return total

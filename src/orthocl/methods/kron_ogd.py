@@ -39,7 +39,7 @@ class KronOGD(GPM):
 
     def protected(self, weight: str, gradient: Tensor) -> Tensor:
         """The part of a layer's gradient that is removed."""
-        basis = self.outputs.bases[weight]
+        basis = self.outputs.bases[weight].to(gradient.dtype)
         return basis @ (basis.mT @ super().protected(weight, gradient))
 
     def remember(self, seen: Seen) -> None:

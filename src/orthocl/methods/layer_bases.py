@@ -82,7 +82,7 @@ class LayerBases:
         """
         if len(names) == 2:
             self.biases[names[0]] = names[1]
-        known = self.bases.get(names[0], rows.new_zeros(len(rows), rows.shape[2], 0))
+        known = self.bases.get(names[0], rows.new_zeros(len(rows), rows.shape[2], 0)).to(rows.dtype)
         rest = rows - (rows @ known) @ known.mT
         allowed = (1 - share) * float(rows.double().square().sum())
         found = spectrum(rest, allowed / 8)

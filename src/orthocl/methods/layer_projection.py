@@ -41,13 +41,15 @@ class LayerProjection(Method, ABC):
         free: dict[str, Tensor] = {}
         for weight, basis in self.inputs.bases.items():
             bias = self.inputs.biases.get(weight)
-            whole = matrix(named, weight, bias, len(basis))
-            free |= parts(whole - self.protected(weight, whole), weight, bias, named)
+            given = matrix(named, weight, bias, len(basis))
+            whole = given.to(torch.promote_types(given.dtype, basis.dtype))
+            left = whole - self.protected(weight, whole)
+            free |= parts(left.to(given.dtype), weight, bias, named)
         return [free[name] if name in free else torch.zeros_like(part) for name, part in named.items()]
 
     def protected(self, weight: str, gradient: Tensor) -> Tensor:
         """The part of a layer's gradient [g_W, g_b] that is removed."""
-        basis = self.inputs.bases[weight]
+        basis = self.inputs.bases[weight].to(gradient.dtype)
         return (gradient @ basis) @ basis.mT
 
     def end_task(self, learner: Learner) -> None:

@@ -3,37 +3,36 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from copy import copy
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
-from orthocl.errors import DataError, StoreError, TrainingError, UnsupportedError
+from orthocl.errors import DataError, StoreError, TrainingError
 from orthocl.methods.base import Method
+from orthocl.methods.certifiable import Certifiable
+from orthocl.methods.guard import Guard
 from orthocl.nets.heads import find_heads
 from orthocl.nets.inputs import Batch, Inputs, Targets, call_model, each_tensor, tensors
 from orthocl.nets.outputs import Outputs, read_outputs
-from orthocl.storage import read_state, write_state
+from orthocl.storage import converted, read_state, write_state
 from orthocl.streams.base import Split, Task
 from orthocl.streams.batches import SplitBatch, as_split
 from orthocl.tangents.adapter import why_not_exact
-
-if TYPE_CHECKING:
-    from orthocl.methods.certificate import Certificate
 
 Loss = Callable[[Any, Any], Tensor]
 """(outputs, targets) of a batch -> mean loss: tensors, or dicts of them where outputs are named."""
 
 
 @dataclass
-class Learner:
+class Learner(Certifiable):
     """What a method may touch, and the parts of a training step around `optimizer.step()`.
 
     Make one with `orthocl.attach`.
@@ -84,11 +83,9 @@ class Learner:
         self._penalises = self.method.overrides("penalty")
         self._penalised = False  # whether the penalty was asked for since the last step
         self._warned = self._warned_of_penalty = False
-        self._frozen = {name for name, p in self.model.named_parameters() if not p.requires_grad}
+        self._dtype = self._protected[0].dtype
+        self.guard = Guard(self.model, self.method.name, self.method.projects)
         self._undo: list[Callable[[], object]] = []
-        self._versions: list[int] = []  # of the parameters, until the attached optimizer has taken a step
-        self.started_from: dict[str, Tensor] = {}  # what the latest task could change, as it was before
-        self.latest_task: int | None = None
 
     # ---- tasks --------------------------------------------------------------------------------------------
 
@@ -112,7 +109,7 @@ class Learner:
         """
         before, random = self.method.snapshot(), self.generator.get_state()
         self.enter_task(self._as_task(data, head))
-        self._note_start()
+        self.note_start(self.model, self.current_task.number)
         try:
             with self.full_precision():
                 self.check_memory(self.current_task.train.inputs(torch.tensor([0])))
@@ -121,9 +118,9 @@ class Learner:
                 else:
                     self.method.begin_task(self)
                     self.clean_momentum()
-            self._versions = [p._version for p in self._protected]
+            self.guard.begin(self._protected)
             yield self
-            self._check_stepped()
+            self.guard.end(self._protected)
             with self.full_precision():
                 self.method.end_task(self)
             self.tasks_done += 1
@@ -140,7 +137,9 @@ class Learner:
             raise TrainingError(f"task {self.task.number} is still being learnt: tasks cannot be nested")
         if not len(task.train):
             raise DataError(f"task {task.number} has no training samples: leave it out of the stream")
-        self._check_trained()
+        self.guard.before_task(self.parameters)
+        if self._protected[0].dtype != self._dtype:
+            self._follow_precision()
         if self.method.projects:  # the optimizer's settings may have changed since the last task
             self.stage = "update" if why_not_exact(self.optimizer, self.parameters) else "gradient"
         model = find_heads(self.model)
@@ -158,12 +157,11 @@ class Learner:
                     self._undo += _run_in_eval_mode(module)
         self.task = task
 
-    def _note_start(self) -> None:
-        """Keep what the task can change, for the certificate."""
-        kept = {n: p for n, p in self.model.named_parameters() if p.requires_grad}
-        kept |= {n: b for n, b in self.model.named_buffers() if b.is_floating_point()}  # type: ignore[misc]
-        self.started_from = {name: value.detach().clone() for name, value in kept.items()}
-        self.latest_task = self.current_task.number
+    def _follow_precision(self) -> None:
+        """The model was converted between tasks: what the method keeps of samples and weights follows it."""
+        state = converted(self.method.state_dict(), self._dtype, self._protected[0].dtype)
+        self.method.load_state_dict(state, self)
+        self._dtype = self._protected[0].dtype
 
     @torch.no_grad()
     def clean_momentum(self) -> None:
@@ -187,37 +185,8 @@ class Learner:
             return None
         return [torch.zeros_like(p) if b is None else b for p, b in zip(self._protected, found, strict=True)]
 
-    def _check_trained(self) -> None:
-        """Check that the parameters trained now are those trained when the method was attached."""
-        frozen = [name for name, p in self.parameters.items() if not p.requires_grad]
-        if frozen and self.method.projects:
-            raise UnsupportedError(
-                f"{len(frozen)} protected parameters, such as {frozen[0]!r}, were frozen after `attach`: projected "
-                "steps would still move them. Unfreeze them, or attach again with protect=[...] naming only what "
-                "will be trained"
-            )
-        thawed = [n for n, p in self.model.named_parameters() if n in self._frozen and p.requires_grad]
-        if thawed:
-            self._frozen -= set(thawed)
-            warnings.warn(
-                f"{len(thawed)} parameters, such as {thawed[0]!r}, were frozen when the method was attached and are "
-                f"trained now: {self.method.name} does not protect them. Attach with everything unfrozen that any task "
-                "will train",
-                stacklevel=5,
-            )
-
-    def _check_stepped(self) -> None:
-        """Warn of another optimizer, whose steps bypass the method."""
-        if any(p._version != v for p, v in zip(self._protected, self._versions, strict=False)):
-            warnings.warn(
-                f"the weights were trained in this task, but not with the optimizer that {self.method.name} is "
-                "attached to, so without the method: use that optimizer for all tasks, or attach again to each new one "
-                "and carry the memory over with `state_dict` and `load_state_dict`",
-                stacklevel=4,
-            )
-
     def full_precision(self) -> AbstractContextManager[object]:
-        """The method's own passes use the precision of the weights, even inside autocast."""
+        """The method's own passes use the precision of the weights, even inside autocast around the loop."""
         kind = self.device.type
         return torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext()
 
@@ -323,7 +292,7 @@ class Learner:
     def note_weights(self) -> None:
         """First part of a step: note where the parameters are."""
         _ = self.current_task
-        self._versions = []
+        self.guard.stepped()
         if self._measures or self.stage == "update":
             self._before = [p.detach().clone() for p in self._protected]
 
@@ -360,29 +329,6 @@ class Learner:
         if self._watches:
             step = torch._foreach_sub(self._protected, self._before) if self._measures else []
             self.method.after_step(self, self._gradient, step)
-
-    def certificate(
-        self,
-        probes: Mapping[str, Any] | None = None,
-        *,
-        before: Mapping[str, Tensor] | None = None,
-        samples: int = 512,
-        confidence: float = 0.95,
-    ) -> Certificate:
-        """What the latest task changed on earlier ones: outputs, accuracy, first order, a bound, bytes, drift.
-
-        Args:
-            probes: name -> independent samples of an earlier task: (inputs, targets), a data set, a Task of a stream
-                (its test samples) or a Probe. The name may be that of a head. The method's own remembered samples are
-                compared in any case.
-            before: a state dict to compare with, such as one saved when the first task was finished; by default the
-                weights at the start of the latest task.
-            samples: at most so many of each probe, drawn at random.
-            confidence: of the limits on what was lost.
-        """
-        from orthocl.methods.learner_certificate import learner_certificate
-
-        return learner_certificate(self, probes, before=before, samples=samples, confidence=confidence)
 
     # ---- saving and detaching -----------------------------------------------------------------------------
 

@@ -49,8 +49,9 @@ class OGD(Method):
             log-probabilities of the targets at a few positions (words of a sequence, pixels of an image).
         engine: "project" projects every gradient or update; "adapter" trains through the tangent adapter (the same
             steps, cheaper); "auto" takes the adapter where it is exact, as `orthocl plan` advises. While a task is
-            learnt with the adapter, read weights with `model.state_dict()` or a copy of the model:
-            `model.parameters()` lack the adapter's share, so use "project" if you average them as you train.
+            learnt with the adapter, weights that are read through the model (`model.parameters()`, `state_dict`,
+            copies) are complete; parameters that were put in a list before lack the adapter's share until
+            `learner.merge()` or the end of the task.
         storage: dtype of the stored factors, "float32", "float64" or "bfloat16"; None for the model's own.
         input_cache: bytes that the runner may use, while a task is trained, to look up the first layer's kernel with
             the training data instead of computing it again every epoch. In memory, or in a file in the folder
@@ -124,6 +125,9 @@ class OGD(Method):
             # The loop clips or changes gradients after the backward pass, which the adapter cannot see. Taking it
             # off removes all that has leaked since the task began; from here on every gradient is projected.
             self.remove_adapter(learner)
+            return
+        if self.engine == "auto" and self.adapter.often_read:
+            self.remove_adapter(learner)
 
     def end_task(self, learner: Learner) -> None:
         """Measure how well the memory was protected, then remember the task."""
@@ -190,7 +194,11 @@ class OGD(Method):
 
     def _install_adapter(self, learner: Learner, subspace: Subspace) -> None:
         adapter = Adapter(
-            learner.model, subspace, learner.parameters, batch_size=learner.batch_size or TYPICAL_BATCH
+            learner.model,
+            subspace,
+            learner.parameters,
+            batch_size=learner.batch_size or TYPICAL_BATCH,
+            foreign=learner.batch_size is None,  # the loop of this library says how large its batches are
         )
         if learner.momentum() is not None:  # as in the optimizer: an existing buffer is not started again
             adapter.velocity = torch.zeros_like(adapter.alpha)

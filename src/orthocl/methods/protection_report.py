@@ -69,6 +69,7 @@ class Watch:
         with torch.no_grad():
             moved = [p.detach() - s for p, s in zip(learner.parameters.values(), self.start, strict=True)]
         self.report["leak"] = subspace.leak(moved)
+        learner.guard.check_leak(self.report["leak"])
         found = []
         for piece, stored in self.probes.values():
             with use_head(learner.model, piece.head):

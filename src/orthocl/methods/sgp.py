@@ -42,8 +42,8 @@ class SGP(GPM):
 
     def protected(self, weight: str, gradient: Tensor) -> Tensor:
         """The part of a layer's gradient that is removed."""
-        basis = self.inputs.bases[weight]
-        return ((gradient @ basis) * self.importance[weight][:, None]) @ basis.mT
+        basis = self.inputs.bases[weight].to(gradient.dtype)
+        return ((gradient @ basis) * self.importance[weight][:, None].to(gradient.dtype)) @ basis.mT
 
     def remember(self, seen: Seen) -> None:
         """Extend a layer's basis, and add to the weights of its directions."""
@@ -53,6 +53,6 @@ class SGP(GPM):
         values = torch.linalg.vector_norm(seen.inputs @ basis, dim=1)
         largest = values.max().clamp(min=torch.finfo(values.dtype).tiny)
         now = (self.alpha + 1) * values / (self.alpha * values + largest)
-        before = self.importance.get(weight, now.new_zeros(len(now), 0))
+        before = self.importance.get(weight, now.new_zeros(len(now), 0)).to(now.dtype)
         padded = torch.nn.functional.pad(before, (0, now.shape[1] - before.shape[1]))
         self.importance[weight] = (padded + now).clamp(max=1.0)

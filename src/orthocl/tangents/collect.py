@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from orthocl.errors import DataError, SettingsError, UnsupportedError
 from orthocl.nets.inputs import Inputs, Targets, sample_count, take
-from orthocl.nets.modes import evaluating
+from orthocl.nets.modes import evaluating, without_autocast
 from orthocl.nets.outputs import Outputs
 from orthocl.tangents import layers
 from orthocl.tangents.blocks import Block, Patches, added
@@ -177,7 +177,8 @@ class Collector:
                 raise UnsupportedError(
                     f"the gradients of parameter {block.names[0]!r} for single samples do not add up to its "
                     "gradient for the batch: the model mixes samples (batch statistics in eval mode, such as "
-                    "BatchNorm with track_running_stats=False) or is not deterministic. Orthogonal projection "
+                    "BatchNorm with track_running_stats=False), is not deterministic, or computes in lower precision "
+                    "(a compiled model with autocast inside). Orthogonal projection "
                     "needs one gradient per sample: replace that layer, or leave its parameters unprotected"
                 )
         return list(found)
@@ -185,7 +186,7 @@ class Collector:
 
 @contextmanager
 def differentiable(model: nn.Module, parameters: Mapping[str, nn.Parameter]) -> Iterator[None]:
-    """Eval mode, gradients on, any tangent adapter merged and paused; all restored afterwards."""
+    """Eval mode, gradients on, no autocast, any tangent adapter merged and paused; all restored afterwards."""
     frozen = [parameter for parameter in parameters.values() if not parameter.requires_grad]
     adapters = {
         id(a): a for module in model.modules() if (a := getattr(module, "tangent_adapter", None)) is not None
@@ -194,7 +195,7 @@ def differentiable(model: nn.Module, parameters: Mapping[str, nn.Parameter]) -> 
     try:
         for parameter in frozen:
             parameter.requires_grad_(True)
-        with evaluating(model), torch.enable_grad():
+        with evaluating(model), without_autocast(), torch.enable_grad():
             yield
     finally:
         for parameter in frozen:

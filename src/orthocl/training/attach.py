@@ -9,7 +9,6 @@ projected. LBFGS evaluates the loss several times within a step and is refused.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterable
 from functools import partial
 from typing import Any, Literal
@@ -110,14 +109,7 @@ def attach(
     reason = method.refusal(learner)
     if reason:
         raise UnsupportedError(reason)
-    low = [name for name, p in parameters.items() if torch.finfo(p.dtype).bits < 32]
-    if low and method.projects:
-        warnings.warn(
-            f"{len(low)} protected parameters, such as {low[0]!r}, are kept in {parameters[low[0]].dtype}: "
-            "rounding the weights after each step undoes part of the projection. Keep them in float32 and use autocast "
-            "for speed",
-            stacklevel=2,
-        )
+    learner.guard.check_precision(parameters)
     if example_input is not None:
         learner.check_memory(example_input)
     learner.hooks += [
@@ -139,6 +131,7 @@ def _before_step(
     """Act on the gradients: now, or after the closure if `optimizer.step(closure)` will compute them."""
     closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
     learner.note_weights()
+    learner.guard.check_frozen(learner.parameters)
     if closure is None:
         with learner.full_precision():
             learner.use_gradient()

@@ -1,0 +1,133 @@
+"""Guard: what would undo a method's protection without a word is noticed, by value, and said."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+
+from orthocl.errors import TrainingError, UnsupportedError
+
+
+@dataclass
+class Guard:
+    """Watches a model and the steps taken on it from task to task.
+
+    Args:
+        model: the model.
+        method: name of the method, for messages.
+        projects: whether the method projects: only then does a frozen or half-precision weight matter.
+    """
+
+    model: nn.Module
+    method: str
+    projects: bool
+    frozen: set[str] = field(init=False)
+    known: set[str] = field(init=False)
+    at_start: Tensor | None = field(default=None, init=False)
+    """Of the weights when the task began, until the attached optimizer has taken a step."""
+    bypassed: bool = field(default=False, init=False)
+    """Whether it was said that this task was trained without the method."""
+    said: set[str] = field(default_factory=set, init=False)
+
+    def __post_init__(self) -> None:
+        named = dict(self.model.named_parameters())
+        self.frozen = {name for name, p in named.items() if not p.requires_grad}
+        self.known = set(named)
+
+    def before_task(self, parameters: Mapping[str, nn.Parameter]) -> None:
+        """Check that what is trained now is what was trained when the method was attached."""
+        frozen = [name for name, p in parameters.items() if not p.requires_grad]
+        if frozen and self.projects:
+            raise UnsupportedError(
+                f"{len(frozen)} protected parameters, such as {frozen[0]!r}, were frozen after `attach`: projected "
+                "steps would still move them. Unfreeze them, or attach again with protect=[...] naming only what "
+                "will be trained"
+            )
+        thawed = [n for n, p in self.model.named_parameters() if n in self.frozen and p.requires_grad]
+        if thawed:
+            self.frozen -= set(thawed)
+            self._warn(
+                f"{len(thawed)} parameters, such as {thawed[0]!r}, were frozen when the method was attached and are "
+                f"trained now: {self.method} does not protect them. Attach with everything unfrozen that any task "
+                "will train"
+            )
+        self.check_precision(parameters)
+
+    def check_precision(self, parameters: Mapping[str, nn.Parameter]) -> None:
+        """Warn, once, of weights in half precision: a trainer may have converted the model after `attach`."""
+        low = [name for name, p in parameters.items() if torch.finfo(p.dtype).bits < 32]
+        if low and self.projects and "precision" not in self.said:
+            self.said.add("precision")
+            self._warn(
+                f"{len(low)} protected parameters, such as {low[0]!r}, are kept in {parameters[low[0]].dtype}: "
+                "rounding the weights after each step undoes part of the projection. Keep them in float32 and use "
+                "autocast for speed"
+            )
+
+    def begin(self, parameters: Iterable[Tensor]) -> None:
+        """Note where the task begins."""
+        self.at_start = checksum(parameters)
+
+    def stepped(self) -> None:
+        """The attached optimizer takes a step."""
+        self.at_start = None
+
+    def check_frozen(self, parameters: Mapping[str, nn.Parameter]) -> None:
+        """Reject a step with weights that were frozen inside a task: without them, the rest is not orthogonal."""
+        frozen = [name for name, p in parameters.items() if not p.requires_grad]
+        if frozen and self.projects:
+            raise TrainingError(
+                f"{len(frozen)} protected parameters, such as {frozen[0]!r}, were frozen inside a task: a projected "
+                "step either moves them or no longer protects. Keep them trainable until the task ends, and attach "
+                "again with protect=[...] before the next"
+            )
+
+    def end(self, parameters: Iterable[Tensor]) -> None:
+        """Warn of another optimizer, whose steps bypass the method, and of layers that came during the task."""
+        self.bypassed = self.at_start is not None and not torch.equal(self.at_start, checksum(parameters))
+        if self.bypassed:
+            self._warn(
+                f"the weights were trained in this task, but not with the optimizer that {self.method} is "
+                "attached to, so without the method: use that optimizer for all tasks, or attach again to each new one "
+                "and carry the memory over with `state_dict` and `load_state_dict`"
+            )
+        self.at_start = None
+        new = [n for n, p in self.model.named_parameters() if n not in self.known and p.requires_grad]
+        if new:
+            self.known |= set(new)
+            self._warn(
+                f"{len(new)} trainable parameters, such as {new[0]!r}, were added inside the task: {self.method} did "
+                "not protect them in it, and what it remembers of the task does not include them. Add layers between "
+                "tasks"
+            )
+
+    def check_leak(self, leak: float) -> None:
+        """Warn if the finished task has moved noticeably inside the protected space, whatever the reason."""
+        if leak > NOTICEABLE_LEAK and not self.bypassed:
+            self._warn(
+                f"{leak:.1%} of this task's change of the weights lies in the space that {self.method} protects: some "
+                "steps bypassed it (another optimizer, weights that were loaded, averaged or rounded to half "
+                "precision). Remembered outputs have changed accordingly"
+            )
+
+    def _warn(self, text: str) -> None:
+        warnings.warn(text, stacklevel=6)
+
+
+NOTICEABLE_LEAK = 0.005
+"""Share of a task's displacement inside the protected space that is worth a warning; rounding leaves 1e-6 or less."""
+
+
+@torch.no_grad()
+def checksum(parameters: Iterable[Tensor]) -> Tensor:
+    """Two numbers of each weight that any training step changes.
+
+    By value: fused optimizers do not raise the version counter of what they change.
+    """
+    return torch.stack(
+        [torch.stack([p.sum(dtype=torch.float64), p.double().square().sum()]) for p in parameters]
+    )
