@@ -12,6 +12,14 @@ accelerate = pytest.importorskip(
 )
 
 
+@pytest.fixture(autouse=True)
+def _fresh_state():
+    """The precision of the first Accelerator is kept for the whole process otherwise."""
+    accelerate.state.AcceleratorState._reset_state(reset_partial_state=True)
+    yield
+    accelerate.state.AcceleratorState._reset_state(reset_partial_state=True)
+
+
 def made(model, setting):
     if setting == "adamw":
         return torch.optim.AdamW(model.parameters(), lr=0.01, weight_decay=0.1)
