@@ -17,6 +17,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from orthocl.errors import DataError, StoreError, TrainingError
 from orthocl.methods.base import Method
+from orthocl.methods.certifiable import Certifiable
 from orthocl.methods.guard import Guard, check_in_optimizer, grown_parameters
 from orthocl.methods.ranks import Ranks
 from orthocl.nets.heads import find_heads
@@ -33,7 +34,7 @@ Loss = Callable[[Any, Any], Tensor]
 
 
 @dataclass
-class Learner:
+class Learner(Certifiable):
     """What a method may touch, and the parts of a training step around `optimizer.step()`.
 
     Make one with `orthocl.attach`.
@@ -114,6 +115,7 @@ class Learner:
         """
         before, random = self.method.snapshot(), self.generator.get_state()
         self.enter_task(self._as_task(data, head))
+        self.note_start(self.model, self.current_task.number)
         try:
             with self.full_precision():
                 self.check_memory(self.current_task.train.inputs(torch.tensor([0])))
