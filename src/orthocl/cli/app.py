@@ -26,6 +26,7 @@ GROUPS = (
     "run",
     "runs",
     "report",
+    "view",
     "search",
     "list",
     "data",

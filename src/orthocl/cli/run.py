@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -120,6 +121,8 @@ def run(
                 description=experiment.description,
                 metrics=metric or experiment.metrics,
                 failures=results.failures,
+                store=Store(store),
+                command=_again(file, report),
             )
         Console(stderr=True).print(f"report: {path}", highlight=False, soft_wrap=True)
     if any(outcome.status == "interrupted" for outcome in results.outcomes):
@@ -149,6 +152,11 @@ def _experiment(
         )
     content = {"name": "run", "streams": stream, "methods": method, **({"net": {"name": net}} if net else {})}
     return make_experiment(content, only=only or (), seeds=seed or (), overrides=changes or ())
+
+
+def _again(file: Path | None, report: Path) -> str:
+    """The command that makes the same report from the experiment's file."""
+    return "" if file is None else f"orthocl run {shlex.quote(file.name)} --report {shlex.quote(report.name)}"
 
 
 def backend_options(texts: Sequence[str] | None) -> dict[str, object]:
