@@ -39,3 +39,12 @@ def time_text(seconds: float) -> str:
     if minutes < 60:
         return f"{minutes} min {rest} s"
     return f"{minutes // 60} h {minutes % 60} min"
+
+
+def printable(text: str) -> str:
+    r"""A text in one line that cannot steer a terminal: other characters are shown as Python writes them.
+
+    >>> printable("a\x1b[31mb\n")
+    'a\\x1b[31mb\\n'
+    """
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

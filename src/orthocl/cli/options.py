@@ -8,6 +8,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 from rich.console import Console
+from rich.markup import escape
 from rich.status import Status
 
 from orthocl.errors import SettingsError
@@ -48,6 +49,11 @@ def working(what: str) -> Status:
 def cores() -> int:
     """Cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def warn(text: str) -> None:
+    """A line on the error stream."""
+    Console(stderr=True).print(f"[yellow]{escape(text)}[/]", highlight=False, soft_wrap=True)
 
 
 def make_folder(file: Path | None) -> None:

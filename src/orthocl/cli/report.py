@@ -20,6 +20,7 @@ from orthocl.cli.options import (
     make_folder,
     working,
 )
+from orthocl.cli.records import readable_records
 from orthocl.errors import StoreError
 from orthocl.formatting import counted
 from orthocl.lab.experiment.experiment import load_experiment
@@ -69,7 +70,7 @@ def report(
     name, description, metrics = "All runs", "", list(metric or ())
     if file is None:
         with working("reading the store"):
-            pairs = [(record.settings, record) for record in opened.records()]
+            pairs = [(record.settings, record) for record in readable_records(opened)]
     else:
         experiment = load_experiment(file, only=only or (), seeds=seed or (), overrides=set_ or ())
         name, description = experiment.name, experiment.description
