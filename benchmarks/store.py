@@ -61,7 +61,9 @@ def main(large: int) -> None:
             times[count] = seconds(store), min(seconds(store) for _ in range(3))
             print(f"{count:>7,} runs: {times[count][0]:.2f} s without index, {times[count][1]:.2f} s with it")
         (small, small_warm), (cold, warm) = times[SMALL], times[large]
-        print(f"time per run, large against small store: {warm / large / (small_warm / SMALL):.2f} with index")
+        print(
+            f"time per run, large against small store: {warm / large / (small_warm / SMALL):.2f} with index"
+        )
         print(f"time per run, large against small store: {cold / large / (small / SMALL):.2f} without")
         print(f"without index against with it: {cold / warm:.1f}")
 

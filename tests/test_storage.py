@@ -19,7 +19,12 @@ from orthocl.storage import (
     write_state,
 )
 
-STATE = {"a": torch.arange(6.0).reshape(2, 3), "b": [1, {"c": torch.ones(0)}], "d": torch.tensor(True), "e": None}
+STATE = {
+    "a": torch.arange(6.0).reshape(2, 3),
+    "b": [1, {"c": torch.ones(0)}],
+    "d": torch.tensor(True),
+    "e": None,
+}
 
 
 @pytest.fixture
@@ -87,7 +92,9 @@ def test_a_later_format_is_refused(tmp_path):
         read_state(tmp_path / "new")
 
 
-@pytest.mark.parametrize("skeleton", ['{"a": {"__tensor__": "/b"}}', "[", "5", '{"a": {"__tensor__": []}}', "[" * 9999])
+@pytest.mark.parametrize(
+    "skeleton", ['{"a": {"__tensor__": "/b"}}', "[", "5", '{"a": {"__tensor__": []}}', "[" * 9999]
+)
 def test_a_skeleton_of_the_wrong_shape_is_damage(tmp_path, skeleton):
     save_file({"/a": torch.ones(2)}, tmp_path / "odd", {"orthocl": skeleton})
     if skeleton == "5":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -21,9 +22,9 @@ from orthocl.cli.options import (
     working,
 )
 from orthocl.cli.records import readable_records
-from orthocl.errors import StoreError
+from orthocl.errors import SettingsError, StoreError
 from orthocl.formatting import counted
-from orthocl.lab.experiment.experiment import load_experiment
+from orthocl.lab.experiment.experiment import load_experiment, select
 from orthocl.lab.experiment.settings import RunSettings
 from orthocl.lab.reporting.figure import check_suffix, make_figure, save_figure
 from orthocl.lab.reporting.report import write_report
@@ -70,7 +71,9 @@ def report(
     name, description, metrics = "All runs", "", list(metric or ())
     if file is None:
         with working("reading the store"):
-            pairs = [(record.settings, record) for record in readable_records(opened)]
+            pairs = _chosen(readable_records(opened), only or (), seed or ())
+        if set_:
+            raise SettingsError("--set changes the runs of an experiment file: give one, or leave --set out")
     else:
         experiment = load_experiment(file, only=only or (), seeds=seed or (), overrides=set_ or ())
         name, description = experiment.name, experiment.description
@@ -87,6 +90,15 @@ def report(
     Console(stderr=True).print(
         f"{counted(len(pairs), 'run')} to {escape(str(path))}", highlight=False, soft_wrap=True
     )
+
+
+def _chosen(
+    records: Sequence[Record], only: Sequence[str], seeds: Sequence[int]
+) -> list[tuple[RunSettings, Record]]:
+    """The records of the whole store that --only and --seed choose."""
+    chosen = select([record.settings for record in records], only) if records else []
+    keys = {id(settings) for settings in chosen if not seeds or settings.seed in seeds}
+    return [(record.settings, record) for record in records if id(record.settings) in keys]
 
 
 def _pairs(

@@ -99,6 +99,8 @@ def doctor(
     After --quarantine, the runs that lost a record or a checkpoint are executed again by the next `orthocl run`.
     """
     opened = Store(store)
+    if not opened.directory.exists():
+        raise StoreError(f"there is no store in {opened.directory}")
     with working("reading every file of the store"):
         damages = doctors.examine(opened)
     for damage in damages:

@@ -71,6 +71,7 @@ class OGD(Method):
     energy: float = later(1.0)
     worst_energy: float = later(0.0)
     minimum: ClassVar[Mapping[str, float]] = {"memory_per_task": 0, "input_cache": 0, "energy": 0.0}
+    maximum: ClassVar[Mapping[str, float]] = {"energy": 1.0}
     subspace: Subspace | None = field(default=None, init=False, repr=False)
     adapter: Adapter | None = field(default=None, init=False, repr=False)
     saved_adapter: dict[str, Any] | None = field(default=None, init=False, repr=False)

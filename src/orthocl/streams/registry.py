@@ -63,6 +63,7 @@ class StreamMaker:
             expected = self.tasks if key == "tasks" else None
             if value not in (None, expected) and key not in self.takes:
                 raise SettingsError(f"stream {spec!r} takes no {key!r}: leave it out")
+            check_value(f"{key} of stream {spec!r}", value, int | None, 1)
 
 
 def _on(data: str, summary: str, build: Callable[..., Stream], tasks: int, **options: object) -> StreamMaker:

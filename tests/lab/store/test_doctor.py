@@ -96,7 +96,9 @@ def test_damage_of_the_other_files_is_answered_too(three, how, capsys):
     assert capsys.readouterr().out.count("finished") == 3
 
 
-@pytest.mark.parametrize("content", [b"\xff" * 500, b"", b"[" * 100_000, b'{"checksum": 5}\n{"id": 3}\n', b"{}\n"])
+@pytest.mark.parametrize(
+    "content", [b"\xff" * 500, b"", b"[" * 100_000, b'{"checksum": 5}\n{"id": 3}\n', b"{}\n"]
+)
 def test_a_damaged_index_is_rebuilt(three, content):
     good = three.index()
     (three.directory / "index.jsonl").write_bytes(content)

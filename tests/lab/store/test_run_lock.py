@@ -96,7 +96,9 @@ def test_a_sleeper_that_wakes_after_its_run_was_finished_changes_nothing(store, 
     folder = store.folder(whole.id)
     with pytest.raises(ClaimedError):
         execute(tiny(), store, observers=[_Sleeper(store, folder, whole, after)])
-    assert store.record(whole.id).provenance == whole.provenance, "the finished record is the one that was there"
+    assert store.record(whole.id).provenance == whole.provenance, (
+        "the finished record is the one that was there"
+    )
     assert not store.checkpoint(whole.id).exists()
     assert not (folder / "failure.json").exists()
     lines = [json.loads(line) for line in (folder / "progress.jsonl").read_text().splitlines()]

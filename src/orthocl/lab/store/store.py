@@ -71,8 +71,12 @@ class Store:
 
     def __init__(self, directory: str | Path):
         self.directory = Path(directory)
-        if self.directory.exists() and not self.directory.is_dir():
-            raise StoreError(f"{self.directory} is a file: a store is a directory")
+        try:
+            if self.directory.exists() and not self.directory.is_dir():
+                raise StoreError(f"{self.directory} is a file: a store is a directory")
+        except (OSError, ValueError) as error:
+            reason = error.strerror if isinstance(error, OSError) else error
+            raise StoreError(f"{str(self.directory)[:80]} cannot be a store: {reason}") from error
 
     @property
     def runs(self) -> Path:
@@ -224,7 +228,9 @@ class Store:
         with suppress(OSError, StoreError):
             text = read_file(self.folder(run) / "progress.jsonl").decode("utf-8", errors="replace")
             for line in text.splitlines():
-                with suppress(ValueError, TypeError, LookupError, AttributeError, RecursionError):  # the last may be incomplete
+                with suppress(
+                    ValueError, TypeError, LookupError, AttributeError, RecursionError
+                ):  # the last may be incomplete
                     values = json.loads(line)
                     if values.get("run", run) != run:
                         return []
