@@ -48,3 +48,13 @@ def printable(text: str) -> str:
     'a\\x1b[31mb\\n'
     """
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def for_spreadsheets(text: str) -> str:
+    """A text that no spreadsheet takes for a formula, in one line.
+
+    >>> for_spreadsheets("=cmd"), for_spreadsheets("ogd+")
+    ("'=cmd", 'ogd+')
+    """
+    text = printable(text)
+    return f"'{text}" if text[:1] in ("=", "+", "-", "@") else text

@@ -222,7 +222,7 @@ def _state_checksum(owner: str, skeleton: str, tensors: Mapping[str, Tensor]) ->
     for name, tensor in sorted(tensors.items()):
         digest.update(json.dumps([name, str(tensor.dtype), list(tensor.shape)]).encode())
         if tensor.numel():
-            digest.update(memoryview(tensor.contiguous().reshape(-1).view(torch.uint8).numpy()))
+            digest.update(tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()
 
 

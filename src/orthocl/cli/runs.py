@@ -26,7 +26,7 @@ from orthocl.cli.options import (
 )
 from orthocl.cli.records import readable_records
 from orthocl.errors import SettingsError, StoreError, unknown_name
-from orthocl.formatting import counted, printable, time_text
+from orthocl.formatting import counted, for_spreadsheets, printable, time_text
 from orthocl.lab.experiment.grid import flat
 from orthocl.lab.reporting.table import DEFAULT_METRICS, Cell, Format, make_table, title
 from orthocl.lab.run.forecasts import read_forecasts
@@ -293,7 +293,7 @@ def _export_row(record: Record) -> dict[str, Any]:
     return {
         "id": record.id,
         "status": record.status,
-        "reason": record.reason,
+        "reason": for_spreadsheets(record.reason),
         **settings,
         **metrics,
         "result_hash": record.result_hash,
@@ -301,6 +301,8 @@ def _export_row(record: Record) -> dict[str, Any]:
 
 
 def _scalar(value: Any) -> Any:
+    if isinstance(value, str):
+        return for_spreadsheets(value)
     return json.dumps(value) if isinstance(value, list) else value
 
 

@@ -122,7 +122,7 @@ class Method(Declarations):
         return {}
 
     def check_settings(self) -> None:
-        """Reject hyperparameters of an undeclared type, unknown choices, and values below `minimum` or above `maximum`."""
+        """Reject hyperparameters of an undeclared type, unknown choices, and values out of range."""
         hints = field_types(type(self))
         for name, value in self.settings().items():
             limits = self.minimum.get(name), self.maximum.get(name)

@@ -42,7 +42,8 @@ def read_file(path: Path, including: tuple[Path, ...] = ()) -> TomlTable:
 def _parsed(path: Path) -> TomlTable:
     try:
         text = read_bytes(path).decode("utf-8-sig")  # editors of Windows put a mark at the beginning
-        return tomllib.loads(text)
+        table: TomlTable = tomllib.loads(text)
+        return table
     except FileNotFoundError as error:
         raise SettingsError(f"cannot read experiment {path}: No such file or directory") from error
     except StoreError as error:

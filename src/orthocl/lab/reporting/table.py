@@ -20,7 +20,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from orthocl.errors import SettingsError, unknown_name
-from orthocl.formatting import size_text, time_text
+from orthocl.formatting import for_spreadsheets, printable, size_text, time_text
 from orthocl.lab.experiment.settings import RunSettings
 from orthocl.lab.experiment.specs import label_of
 from orthocl.lab.store.record import Record
@@ -137,7 +137,10 @@ class Table:
         seeds = sorted({len(row.seeds) for row in rows})
         counted = f"{'-'.join(map(str, seeds))} seed{'s' if seeds != [1] else ''}"
         table = RichTable(
-            title=Text(f"{stream}, {counted}"), title_justify="left", title_style="bold", box=box.SIMPLE
+            title=Text(printable(f"{stream}, {counted}")),
+            title_justify="left",
+            title_style="bold",
+            box=box.SIMPLE,
         )
         table.add_column("method", overflow="fold", min_width=min(12, max(len(row.method) for row in rows)))
         for name in self.titles():
@@ -149,7 +152,7 @@ class Table:
             ]
             if row.note:
                 cells[0] = Text("unsupported", style="yellow")
-            table.add_row(Text(row.method), *cells)
+            table.add_row(Text(printable(row.method)), *cells)
         return table
 
     def to_markdown(self) -> str:
@@ -160,10 +163,14 @@ class Table:
                 f"**{cell.text()}**" if best else cell.text()
                 for cell, best in zip(row.cells, row.best, strict=True)
             ]
-            lines.append([row.stream, row.method, str(len(row.seeds)), *cells])
+            lines.append([_markdown(row.stream), _markdown(row.method), str(len(row.seeds)), *cells])
         body = ["| " + " | ".join(line) + " |" for line in lines]
         body.insert(1, "| --- | --- | --- |" + " ---: |" * len(self.metrics))
-        notes = [f"\n{row.stream}, {row.method}: unsupported, {row.note}" for row in self.rows if row.note]
+        notes = [
+            f"\n{_markdown(row.stream)}, {_markdown(row.method)}: unsupported, {printable(row.note)}"
+            for row in self.rows
+            if row.note
+        ]
         return "\n".join([*body, *notes])
 
     def to_latex(self) -> str:
@@ -191,7 +198,8 @@ class Table:
         writer.writerow(["stream", "method", "seeds", *spread, "note"])
         for row in self.rows:
             numbers = [_or_empty(number) for cell in row.cells for number in (cell.mean, cell.spread)]
-            writer.writerow([row.stream, row.method, " ".join(map(str, row.seeds)), *numbers, row.note])
+            words = [for_spreadsheets(text) for text in (row.stream, row.method, row.note)]
+            writer.writerow([*words[:2], " ".join(map(str, row.seeds)), *numbers, words[2]])
         return out.getvalue()
 
     def to_values(self) -> list[dict[str, Any]]:
@@ -276,10 +284,20 @@ def _mark_best(rows: Sequence[Row]) -> list[Row]:
     return marked
 
 
+_LATEX = {
+    **{character: "\\" + character for character in "&%$#_{}"},
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+}
+
+
 def _latex(text: str) -> str:
-    for character in "&%$#_{}":
-        text = text.replace(character, "\\" + character)
-    return text
+    return "".join(_LATEX.get(character, character) for character in printable(text))
+
+
+def _markdown(text: str) -> str:
+    return printable(text).replace("|", r"\|")
 
 
 def _or_none(value: float) -> float | None:

@@ -21,6 +21,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import stat
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator
@@ -72,11 +73,14 @@ class Store:
     def __init__(self, directory: str | Path):
         self.directory = Path(directory)
         try:
-            if self.directory.exists() and not self.directory.is_dir():
-                raise StoreError(f"{self.directory} is a file: a store is a directory")
+            is_directory = stat.S_ISDIR(os.stat(self.directory).st_mode)
+        except (FileNotFoundError, NotADirectoryError):  # writing will say if it cannot be created
+            return
         except (OSError, ValueError) as error:
             reason = error.strerror if isinstance(error, OSError) else error
-            raise StoreError(f"{str(self.directory)[:80]} cannot be a store: {reason}") from error
+            raise StoreError(f"{str(self.directory)[:80]!r} cannot be a store: {reason}") from error
+        if not is_directory:
+            raise StoreError(f"{self.directory} is a file: a store is a directory")
 
     @property
     def runs(self) -> Path:
