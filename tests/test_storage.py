@@ -86,8 +86,21 @@ def test_files_of_earlier_versions_are_read_as_they_are(tmp_path):
     assert torch.equal(read_state(tmp_path / "old", owner="any")["a"], torch.ones(2))
 
 
+def test_equal_states_are_equal_files(tmp_path):
+    for name in ("one", "two"):
+        write_state(tmp_path / name, STATE, owner="run-1")
+    assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
+
+
+@pytest.mark.parametrize("seal", [None, 5, {}, {"format": 2}, {"format": 2, "owner": ""}])
+def test_a_broken_seal_is_damage(tmp_path, seal):
+    save_file({}, tmp_path / "odd", {"orthocl": json.dumps({"__seal__": seal, "__skeleton__": {}})})
+    with pytest.raises(StoreError, match="damaged"):
+        read_state(tmp_path / "odd")
+
+
 def test_a_later_format_is_refused(tmp_path):
-    save_file({}, tmp_path / "new", {"orthocl": "{}", "format": "99"})
+    save_file({}, tmp_path / "new", {"orthocl": json.dumps({"__seal__": {"format": 99}, "__skeleton__": {}})})
     with pytest.raises(StoreError, match="has format 99"):
         read_state(tmp_path / "new")
 

@@ -25,8 +25,9 @@ from orthocl.errors import StoreError
 
 SavedState = dict[str, Any]
 _TENSOR = "__tensor__"
-FORMAT = 1
-"""Version of the format of state files; files without one are of version 1."""
+_SEAL, _SKELETON = "__seal__", "__skeleton__"
+FORMAT = 2
+"""Version of the format of state files; those of version 1 have no seal."""
 
 
 def export_state(value: Any, *, copy: bool = True) -> Any:
@@ -61,9 +62,11 @@ def write_state(
         check: as for `write_atomically`.
     """
     tensors: dict[str, Tensor] = {}
-    skeleton = json.dumps(_pack(state, "", tensors))
-    seal = {"format": str(FORMAT), "owner": owner, "checksum": _state_checksum(owner, skeleton, tensors)}
-    write_atomically(Path(path), save(tensors, metadata={"orthocl": skeleton, **seal}), check=check)
+    skeleton = _pack(state, "", tensors)
+    seal = {"format": FORMAT, "owner": owner, "checksum": _state_checksum(owner, skeleton, tensors)}
+    # One entry of metadata: of several the order would differ from file to file.
+    text = json.dumps({_SEAL: seal, _SKELETON: skeleton})
+    write_atomically(Path(path), save(tensors, metadata={"orthocl": text}), check=check)
 
 
 def write_atomically(path: Path, content: bytes, *, check: Callable[[], object] | None = None) -> None:
@@ -170,12 +173,13 @@ def read_state(path: str | Path, *, owner: str = "") -> SavedState:
         if not stat.S_ISREG(os.stat(path).st_mode):
             raise StoreError(f"{path} is not a file")
         with safe_open(str(path), framework="pt") as file:
-            seal = file.metadata() or {}
-            text = seal["orthocl"]
+            values = json.loads((file.metadata() or {})["orthocl"])
             # Cloned, because tensors in the file's buffer may be unaligned, and rounding may depend on that.
             tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
-        _check_seal(path, seal, text, tensors, owner)
-        state: SavedState = _unpack(json.loads(text), tensors)
+        if isinstance(values, dict) and (_SEAL in values or _SKELETON in values):  # neither in earlier versions
+            _check_seal(path, values, tensors, owner)
+            values = values[_SKELETON]
+        state: SavedState = _unpack(values, tensors)
         return state
     except FileNotFoundError as error:
         raise StoreError(f"no such file: {path}") from error
@@ -194,15 +198,15 @@ def read_state(path: str | Path, *, owner: str = "") -> SavedState:
 
 
 def _check_seal(
-    path: str | Path, seal: Mapping[str, str], skeleton: str, tensors: Mapping[str, Tensor], owner: str
+    path: str | Path, values: Mapping[str, Any], tensors: Mapping[str, Tensor], owner: str
 ) -> None:
-    version = seal.get("format", str(FORMAT))
-    if version != str(FORMAT):
+    seal = values[_SEAL]
+    if seal["format"] != FORMAT:
         raise StoreError(
-            f"{path} has format {version[:20]}, this version reads {FORMAT}: use the version that wrote it"
+            f"{path} has format {seal['format']}, this version reads {FORMAT}: use the version that wrote it"
         )
-    whose = seal.get("owner", "")
-    if "checksum" in seal and seal["checksum"] != _state_checksum(whose, skeleton, tensors):
+    whose = seal["owner"]
+    if seal["checksum"] != _state_checksum(whose, values[_SKELETON], tensors):
         raise StoreError(
             f"{path} is damaged: it does not match its own checksum. Restore it from a backup or delete it"
         )
@@ -216,7 +220,7 @@ def _json_checksum(values: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(rest, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
-def _state_checksum(owner: str, skeleton: str, tensors: Mapping[str, Tensor]) -> str:
+def _state_checksum(owner: str, skeleton: Any, tensors: Mapping[str, Tensor]) -> str:
     """SHA-256 over the owner, the skeleton and every tensor with its name, type and shape."""
     digest = hashlib.sha256(json.dumps([owner, skeleton]).encode())
     for name, tensor in sorted(tensors.items()):

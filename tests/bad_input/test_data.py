@@ -80,7 +80,7 @@ STREAMS = [
     ("split-mnist-mini", {"tasks": 6}, "at most 5 tasks"),
     ("split-mnist-mini", {"options": {"classes_per_task": 0}}, "from 1 to 10"),
     ("split-mnist-mini", {"options": {"classes_per_task": 11}}, "from 1 to 10"),
-    ("rotated", {"options": {"data": "nowhere"}}, "unknown data set"),
+    ("rotated", {"options": {"data": "nowhere"}}, "unknown data"),
     ("none.npz", {}, "no such file"),
     ("folder", {}, "needs a value for 'folder'"),
 ]
@@ -147,7 +147,7 @@ FOLDERS = {
     ),
     "empty": (lambda f: spoil(f, "x.gif", b""), {}, "x.gif: not a readable image"),
     "truncated": (
-        lambda f: spoil(f, "x.png", (f / "a" / "0.png").read_bytes()[:60]),
+        lambda f: spoil(f, "x.png", (f / "a" / "0.png").read_bytes()[:40]),
         {},
         "x.png: not a readable image",
     ),

@@ -77,7 +77,7 @@ CALLS = {
     "train: momentum": (lambda: TrainSettings(momentum=float("inf")), SettingsError, "finite"),
     "train: adam": (lambda: TrainSettings(optimizer="adam", momentum=0.9), SettingsError, "adam has none"),
     "plan: tasks": (
-        lambda: plan(MODEL, torch.zeros(1, 4), tasks=0),
+        lambda: plan(MODEL, torch.zeros(1, 4), tasks=0, memory_per_task=1),
         SettingsError,
         "tasks must be at least 1",
     ),

@@ -111,8 +111,8 @@ def test_commands(refused, command, options, words):
     [
         (["solve", "nostream"], "unknown stream 'nostream'"),
         (["solve", "--tasks", "0"], "tasks"),
-        (["solve", "--samples", "0"], "samples"),
-        (["solve", "--samples", "-3"], "samples"),
+        (["solve", "--samples", "0"], "at least one sample"),
+        (["solve", "--samples", "-3"], "at least one sample"),
         (["zzz"], "zzz"),
         (["overlay", "--tasks", "0"], "at least one task"),
         (["forecast", "--tasks", "0"], "two tasks"),

@@ -82,7 +82,7 @@ def _build_on(build: Callable[..., Stream], data: str, *, data_root: Any, **sett
 def _on_any(summary: str, build: Callable[..., Stream], tasks: int | None) -> StreamMaker:
     """A stream of a data set that the option `data` names."""
     options = {"data": "mnist-mini", **defaults(build, besides=COMMON)}
-    types = {"data": str, **argument_types(build)}
+    types = {**argument_types(build), "data": str}
 
     def on(*, data: str, data_root: Any, **settings: Any) -> Stream:
         return build(DATASETS[data](data_root), **settings)
