@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -373,6 +374,7 @@ class Learner(Certifiable):
         Parameters may have come, or have got longer along their first axis (a head with more outputs): what is
         remembered has zeros there.
         """
+        check_saved(state, self.method.settings())
         if state.get("method") != self.method.name:
             raise StoreError(
                 f"this is a state of method {state.get('method')!r}, not of {self.method.name!r}"
@@ -385,12 +387,20 @@ class Learner(Certifiable):
             raise StoreError(
                 f"this state belongs to another model; protected parameters that differ: {odd[:4]}"
             )
+        before, draws = self.method.state_dict(), self.generator.get_state()
+        try:
+            if same:
+                self.method.load_state_dict(state["state"], self)
+            else:
+                self._load_smaller(state["state"], saved)
+            self.generator.set_state(state["random"])
+        except (LookupError, TypeError, AttributeError, ValueError, RuntimeError) as error:
+            self.method.load_state_dict(before, self)
+            self.generator.set_state(draws)
+            raise StoreError(
+                f"this state does not fit {self.method.name} ({error!r}): nothing was loaded"
+            ) from error
         self.tasks_done = state["tasks_done"]
-        self.generator.set_state(state["random"])
-        if same:
-            self.method.load_state_dict(state["state"], self)
-        else:
-            self._load_smaller(state["state"], saved)
 
     def _load_smaller(self, state: dict[str, Any], saved: dict[str, tuple[int, ...]]) -> None:
         """Restore the state of a model that has grown since, as it was, then let it grow."""
@@ -421,6 +431,20 @@ class Learner(Certifiable):
         for hook in self.hooks:
             hook.remove()
         self.hooks.clear()
+
+
+def check_saved(state: Any, settings: dict[str, Any]) -> None:
+    """Reject what cannot be the saved state of a learner whose method has these settings."""
+    kinds = {"method": str, "parameters": dict, "tasks_done": int, "random": Tensor, "state": dict}
+    for key, kind in kinds.items():
+        if not isinstance(state, dict) or not isinstance(state.get(key), kind):
+            raise StoreError(f"this is not the saved state of a learner: its {key!r} is missing or damaged")
+    saved = state.get("settings", {})
+    for key, value in saved.items() if isinstance(saved, dict) else ():
+        if key in settings and json.dumps(value) != json.dumps(settings[key]):
+            raise StoreError(
+                f"this state was saved with {key}={value!r}, the method here has {settings[key]!r}: use the same"
+            )
 
 
 def _dense_gradient(parameter: Tensor) -> Tensor:
