@@ -11,6 +11,7 @@ from orthocl.lab import MethodSettings, RunSettings, StreamSettings
 from orthocl.methods import OGD, PCAOGD, OGDPlus
 from orthocl.nets import LeNet
 from orthocl.streams import TensorSplit
+from orthocl.tangents import compress
 from orthocl.training import attach
 
 
@@ -258,3 +259,12 @@ def test_records_without_compression_are_as_before():
 
     assert "energy" not in recorded()
     assert recorded(energy=0.99)["energy"] == 0.99
+
+
+def test_a_bound_on_the_worst_tangent_that_is_missed_is_said(monkeypatch):
+    monkeypatch.setattr(compress, "TRIES", 1)
+    model = network("vit")
+    method = OGD(memory_per_task=8, energy=0.5, worst_energy=0.999)
+    learner = attach(method, model, torch.optim.SGD(model.parameters(), lr=0.02))
+    with pytest.warns(UserWarning, match=r"keeps only 0\.\d+ of its energy, below the 0\.999"):
+        learn(learner, data("vit", 1, torch.float64), 4)
