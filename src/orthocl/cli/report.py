@@ -21,6 +21,7 @@ from orthocl.cli.options import (
     make_folder,
     working,
 )
+from orthocl.cli.records import readable_records
 from orthocl.errors import SettingsError, StoreError
 from orthocl.formatting import counted
 from orthocl.lab.experiment.experiment import load_experiment
@@ -73,7 +74,8 @@ def report(
         if set_:
             raise SettingsError("--set changes the settings of an experiment file: give the file too")
         with working("reading the store"):
-            pairs = chosen(((record.settings, record) for record in opened.records()), only or (), seed or ())
+            records = readable_records(opened)
+            pairs = chosen(((record.settings, record) for record in records), only or (), seed or ())
     else:
         experiment = load_experiment(file, only=only or (), seeds=seed or (), overrides=set_ or ())
         name, description = experiment.name, experiment.description

@@ -126,8 +126,9 @@ def forecast(runs: Sequence[RunSettings], store: Store, options: RunOptions | No
             forecasts.append(Forecast(settings, None, None, note=str(stream)))
             continue
         state = store.state(run_id(settings, stream.fingerprint))
-        if state in ("finished", "unsupported"):
-            forecasts.append(Forecast(settings, state, 0.0))
+        if state in ("finished", "unsupported", "damaged"):
+            note = "damaged records are not repeated: see `orthocl runs doctor`" if state == "damaged" else ""
+            forecasts.append(Forecast(settings, state, 0.0, note=note))
             continue
         key = (_likeness(settings), wanted.name)
         if key not in paces:
