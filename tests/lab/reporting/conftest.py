@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from orthocl.lab import Record, Result, RunSettings, Store
+from orthocl.lab.experiment.settings import identity
 
 Pairs = list[tuple[RunSettings, Record]]
 
@@ -72,7 +73,7 @@ def _pair(
     ]
     result = Result(rows, [{1: 1.0}] * tasks, [], monitors, [[1.0]] * tasks, 13_000, [200] * tasks)
     record = Record(
-        f"{abs(hash((stream, method, seed, json.dumps(change)))):016x}"[:16],
+        identity(settings, stream * 4),
         settings,
         {
             "name": stream,
