@@ -61,6 +61,8 @@ class Method(Declarations):
     """Whether `after_step` needs the displacement of the parameters, which costs a copy of them."""
     minimum: ClassVar[Mapping[str, float]] = {}
     """Smallest sensible values of hyperparameters."""
+    maximum: ClassVar[Mapping[str, float]] = {}
+    """Largest sensible values of hyperparameters."""
     memory_fields: ClassVar[tuple[str, ...]] = ("memory_per_task",)
     """Hyperparameters, if the method has them, that count the samples remembered of each task."""
 
@@ -132,10 +134,11 @@ class Method(Declarations):
         return {}
 
     def check_settings(self) -> None:
-        """Reject hyperparameters of an undeclared type, unknown choices and values below `minimum`."""
+        """Reject hyperparameters of an undeclared type, unknown choices, and values out of range."""
         hints = field_types(type(self))
         for name, value in self.settings().items():
-            check_value(f"{name} of {self.name}", value, hints[name], self.minimum.get(name))
+            limits = self.minimum.get(name), self.maximum.get(name)
+            check_value(f"{name} of {self.name}", value, hints[name], *limits)
 
     def settings(self) -> dict[str, Any]:
         """The hyperparameters, as JSON values."""

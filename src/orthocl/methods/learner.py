@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -17,6 +18,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from orthocl.errors import DataError, StoreError, TrainingError
 from orthocl.methods.base import Method
+from orthocl.methods.certifiable import Certifiable
 from orthocl.methods.guard import Guard, check_in_optimizer, grown_parameters
 from orthocl.methods.ranks import Ranks
 from orthocl.nets.heads import find_heads
@@ -33,7 +35,7 @@ Loss = Callable[[Any, Any], Tensor]
 
 
 @dataclass
-class Learner:
+class Learner(Certifiable):
     """What a method may touch, and the parts of a training step around `optimizer.step()`.
 
     Make one with `orthocl.attach`.
@@ -114,6 +116,7 @@ class Learner:
         """
         before, random = self.method.snapshot(), self.generator.get_state()
         self.enter_task(self._as_task(data, head))
+        self.note_start(self.model, self.current_task.number)
         try:
             with self.full_precision():
                 self.check_memory(self.current_task.train.inputs(torch.tensor([0])))
@@ -371,6 +374,7 @@ class Learner:
         Parameters may have come, or have got longer along their first axis (a head with more outputs): what is
         remembered has zeros there.
         """
+        check_saved(state, self.method.settings())
         if state.get("method") != self.method.name:
             raise StoreError(
                 f"this is a state of method {state.get('method')!r}, not of {self.method.name!r}"
@@ -383,12 +387,20 @@ class Learner:
             raise StoreError(
                 f"this state belongs to another model; protected parameters that differ: {odd[:4]}"
             )
+        before, draws = self.method.state_dict(), self.generator.get_state()
+        try:
+            if same:
+                self.method.load_state_dict(state["state"], self)
+            else:
+                self._load_smaller(state["state"], saved)
+            self.generator.set_state(state["random"])
+        except (LookupError, TypeError, AttributeError, ValueError, RuntimeError) as error:
+            self.method.load_state_dict(before, self)
+            self.generator.set_state(draws)
+            raise StoreError(
+                f"this state does not fit {self.method.name} ({error!r}): nothing was loaded"
+            ) from error
         self.tasks_done = state["tasks_done"]
-        self.generator.set_state(state["random"])
-        if same:
-            self.method.load_state_dict(state["state"], self)
-        else:
-            self._load_smaller(state["state"], saved)
 
     def _load_smaller(self, state: dict[str, Any], saved: dict[str, tuple[int, ...]]) -> None:
         """Restore the state of a model that has grown since, as it was, then let it grow."""
@@ -419,6 +431,20 @@ class Learner:
         for hook in self.hooks:
             hook.remove()
         self.hooks.clear()
+
+
+def check_saved(state: Any, settings: dict[str, Any]) -> None:
+    """Reject what cannot be the saved state of a learner whose method has these settings."""
+    kinds = {"method": str, "parameters": dict, "tasks_done": int, "random": Tensor, "state": dict}
+    for key, kind in kinds.items():
+        if not isinstance(state, dict) or not isinstance(state.get(key), kind):
+            raise StoreError(f"this is not the saved state of a learner: its {key!r} is missing or damaged")
+    saved = state.get("settings", {})
+    for key, value in saved.items() if isinstance(saved, dict) else ():
+        if key in settings and json.dumps(value) != json.dumps(settings[key]):
+            raise StoreError(
+                f"this state was saved with {key}={value!r}, the method here has {settings[key]!r}: use the same"
+            )
 
 
 def _dense_gradient(parameter: Tensor) -> Tensor:

@@ -84,6 +84,7 @@ class OGD(Method):
         "energy": 0.0,
         "tokens": 1,
     }
+    maximum: ClassVar[Mapping[str, float]] = {"energy": 1.0}
     subspace: Subspace | None = field(default=None, init=False, repr=False)
     adapter: Adapter | None = field(default=None, init=False, repr=False)
     saved_adapter: dict[str, Any] | None = field(default=None, init=False, repr=False)

@@ -25,6 +25,7 @@ from orthocl.streams.npz import from_npz
 from orthocl.streams.permuted import permuted
 from orthocl.streams.rotated import rotated
 from orthocl.streams.split import split
+from orthocl.streams.texts import text_stream
 
 COMMON = ("tasks", "seed", "train_size", "test_size", "data_root")
 """Arguments that any stream may take; all other arguments of a function are its own settings."""
@@ -63,6 +64,7 @@ class StreamMaker:
             expected = self.tasks if key == "tasks" else None
             if value not in (None, expected) and key not in self.takes:
                 raise SettingsError(f"stream {spec!r} takes no {key!r}: leave it out")
+            check_value(f"{key} of stream {spec!r}", value, int | None, 1)
 
 
 def _on(data: str, summary: str, build: Callable[..., Stream], tasks: int, **options: object) -> StreamMaker:
@@ -81,7 +83,7 @@ def _build_on(build: Callable[..., Stream], data: str, *, data_root: Any, **sett
 def _on_any(summary: str, build: Callable[..., Stream], tasks: int | None) -> StreamMaker:
     """A stream of a data set that the option `data` names."""
     options = {"data": "mnist-mini", **defaults(build, besides=COMMON)}
-    types = {"data": str, **argument_types(build)}
+    types = {**argument_types(build), "data": str}
 
     def on(*, data: str, data_root: Any, **settings: Any) -> Stream:
         return build(DATASETS[data](data_root), **settings)
@@ -137,6 +139,7 @@ STREAMS: Registry[StreamMaker] = Registry(
         "permuted": _on_any("any image data set, permuted", permuted, 15),
         "rotated": _on_any("any image data set, turned", rotated, 15),
         "split": _on_any("any data set, some classes per task", split, None),
+        "text-stream": _of_function(text_stream, "texts for a pretrained encoder, one data set per task"),
         "folder": _of_function(from_image_folder, "your images: FOLDER/class/image.jpg"),
         "arrays": _of_function(from_npz, "your arrays in an .npz file: x_train_1, y_train_1, ..."),
     },

@@ -89,6 +89,7 @@ def attach(
     method.check_settings()
     model, ranks = unwrapped(model)
     protect = [protect] if isinstance(protect, str) else None if protect is None else list(protect)
+    optimizer = wrapped_optimizer(optimizer)
     parameters = protected_parameters(model, protect)
     _check_optimizer(optimizer, parameters)
     if method.projects and isinstance(optimizer, torch.optim.LBFGS):
@@ -123,6 +124,12 @@ def attach(
         optimizer.register_step_post_hook(partial(_after_step, learner)),
     ]
     return learner
+
+
+def wrapped_optimizer(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
+    """The optimizer that takes the steps, where another object (of accelerate, of Lightning) stands for it."""
+    inner = getattr(optimizer, "optimizer", None)
+    return wrapped_optimizer(inner) if isinstance(inner, torch.optim.Optimizer) else optimizer
 
 
 def _before_step(
