@@ -20,8 +20,10 @@ Made = TypeVar("Made")
 NUMBERS = (int, float)
 
 
-def check_value(what: str, value: object, hint: Any, minimum: float | None = None) -> None:
-    """Reject a value that does not have the declared type, is not finite, or is below the smallest sensible one.
+def check_value(
+    what: str, value: object, hint: Any, minimum: float | None = None, maximum: float | None = None
+) -> None:
+    """Reject a value that does not have the declared type, is not finite, or is not between the sensible ones.
 
     >>> check_value("epochs", 3, int)
     >>> check_value("hidden", [100, "a"], Sequence[int])
@@ -41,6 +43,8 @@ def check_value(what: str, value: object, hint: Any, minimum: float | None = Non
             raise SettingsError(f"{what} must be a finite number, got {str(value)[:40]}")
         if minimum is not None and not value >= minimum:
             raise SettingsError(f"{what} must be at least {minimum:g}, got {value}")
+        if maximum is not None and not value <= maximum:
+            raise SettingsError(f"{what} must be at most {maximum:g}, got {value}")
 
 
 def check_names(what: str, values: Mapping[str, object], known: Collection[str]) -> None:

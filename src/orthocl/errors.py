@@ -22,6 +22,10 @@ class SettingsError(OrthoclError):
     """A setting with an unknown name or an impossible value."""
 
 
+class UnlikelyError(SettingsError):
+    """Something that is possible, but of a size that can hardly be meant, such as 10^9 tasks: ask first."""
+
+
 class TrainingError(OrthoclError):
     """Training went wrong: a loss that is not finite, a hook called out of order."""
 

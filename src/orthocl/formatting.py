@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import unicodedata
+
 
 def counted(number: int, thing: str) -> str:
     """A number with its noun.
@@ -39,3 +41,19 @@ def time_text(seconds: float) -> str:
     if minutes < 60:
         return f"{minutes} min {rest} s"
     return f"{minutes // 60} h {minutes % 60} min"
+
+
+def plain_text(text: object) -> str:
+    r"""A label on one line and without characters that steer a terminal or turn the direction of writing.
+
+    >>> plain_text("red\x1b[31m\nline"), plain_text("ogd+ $x$")
+    ('red�[31m line', 'ogd+ $x$')
+    """
+    return "".join(
+        " "
+        if letter in "\n\r\t"
+        else "\ufffd"
+        if unicodedata.category(letter) in ("Cc", "Cf", "Cs")
+        else letter
+        for letter in str(text)
+    )

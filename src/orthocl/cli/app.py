@@ -5,14 +5,16 @@ Exit codes: 0 success; 1 some run or check failed; 2 the command cannot do what 
 
 from __future__ import annotations
 
+import errno
 import importlib
 import importlib.util
 import os
+import re
 import signal
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
-from typing import NoReturn
+from contextlib import contextmanager, nullcontext, suppress
+from typing import Any, Literal, NoReturn, get_args, get_origin
 
 import cyclopts
 from rich.console import Console
@@ -26,6 +28,7 @@ GROUPS = (
     "run",
     "runs",
     "report",
+    "view",
     "search",
     "list",
     "data",
@@ -48,7 +51,7 @@ def make_app(parts: Sequence[str] = GROUPS) -> cyclopts.App:
         version=__version__,
         help_epilogue="Errors are shown without a traceback; add --debug, anywhere on the line, to see it.",
         suppress_keyboard_interrupt=False,
-        default_parameter=cyclopts.Parameter(negative_iterable=()),
+        default_parameter=cyclopts.Parameter(negative_iterable=(), converter=_whole_numbers),
     )
     for position, name in enumerate(parts):
         module = f"orthocl.cli.{name}"
@@ -61,7 +64,14 @@ def make_app(parts: Sequence[str] = GROUPS) -> cyclopts.App:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit."""
-    sys.exit(call(list(sys.argv[1:] if arguments is None else arguments), own_process=True))
+    code = call(list(sys.argv[1:] if arguments is None else arguments), own_process=True)
+    try:
+        sys.stdout.flush()
+    except OSError as error:  # here, not when Python ends: it would change the exit code
+        with suppress(OSError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        code = _reading_ended(error, code)
+    sys.exit(code)
 
 
 def call(arguments: Sequence[str], *, own_process: bool = False) -> int:
@@ -101,9 +111,53 @@ def call(arguments: Sequence[str], *, own_process: bool = False) -> int:
     except BrokenPipeError:
         sys.stderr.close()  # the reader, such as `head`, has seen enough
         return 0
+    except (OSError, MemoryError, RecursionError) as error:
+        if debug:
+            raise
+        with suppress(OSError):
+            errors.print(
+                f"[bold red]error:[/] [red]{escape(_described(error))}[/]", highlight=False, soft_wrap=True
+            )
+        return 2
     except SystemExit as error:
+        if isinstance(error.__context__, BrokenPipeError):  # rich has noticed it first
+            return 0
         return error.code if isinstance(error.code, int) else int(error.code is not None)
     return result if isinstance(result, int) else 0
+
+
+def _described(error: BaseException) -> str:
+    """An error of the system in words."""
+    if isinstance(error, OSError):
+        where = f": {error.filename}" if error.filename else ""
+        return f"{error.strerror or error}{where}"
+    if isinstance(error, MemoryError):
+        return "there is not enough memory for this: ask for less, or use a machine with more"
+    return "this is nested too deeply"
+
+
+def _reading_ended(error: OSError, code: int) -> int:
+    """The exit code when the output could not be written: a reader that has seen enough is no failure."""
+    if error.errno == errno.EPIPE:
+        return code
+    with suppress(OSError):
+        print(f"error: cannot write the output: {error.strerror}", file=sys.stderr)
+    return 2
+
+
+def _whole_numbers(kind: Any, tokens: Sequence[cyclopts.Token]) -> Any:
+    """What cyclopts makes of the tokens, except that whole numbers are not rounded from others."""
+    if _is_whole(kind):
+        for token in tokens:
+            if not re.fullmatch(r"[+-]?[0-9]{1,300}", token.value):
+                raise ValueError(f"expected a whole number, got {token.value[:40]!r}")
+    return cyclopts.convert(kind, tokens)
+
+
+def _is_whole(kind: Any) -> bool:
+    if get_origin(kind) is Literal:
+        return False
+    return kind is int or any(_is_whole(each) for each in get_args(kind))
 
 
 @contextmanager

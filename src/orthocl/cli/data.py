@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 import cyclopts
 from rich import box
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
@@ -47,14 +48,14 @@ def show_status(*, data_root: DataRoot = None) -> None:
     for row in rows:
         state = f"[{COLOURS[row.state]}]{row.state}[/]"
         detail = "see below" if row.state == "damaged" else row.detail
-        table.add_row(row.name, state, size_text(row.size) if row.size else "", detail, str(row.where or ""))
+        where = escape(str(row.where or ""))
+        table.add_row(row.name, state, size_text(row.size) if row.size else "", escape(detail), where)
     console.print(table)
     for row in rows:
         if row.state == "damaged":
-            console.print(f"\n[red]{row.name}[/]: {row.detail}", highlight=False, soft_wrap=True)
-    console.print(
-        "\nLooked in: " + ", ".join(map(str, data_roots(data_root))), highlight=False, soft_wrap=True
-    )
+            console.print(f"\n[red]{row.name}[/]: {escape(row.detail)}", highlight=False, soft_wrap=True)
+    looked = ", ".join(map(str, data_roots(data_root)))
+    console.print(f"\nLooked in: {escape(looked)}", highlight=False, soft_wrap=True)
     for entry in ENTRIES.values():
         console.print(f"\n[bold]{entry.name}[/]: {entry.title}. Licence: {entry.licence}.", highlight=False)
         console.print(f"  Cite: {entry.citation}. {entry.homepage}", highlight=False, soft_wrap=True)
@@ -86,7 +87,9 @@ def fetch_data(
             folder = fetch(each, data_root, report)
         seconds = time.monotonic() - start
         console.print(
-            f"{each}: complete and verified in {folder} ({seconds:.1f} s)", highlight=False, soft_wrap=True
+            f"{each}: complete and verified in {escape(str(folder))} ({seconds:.1f} s)",
+            highlight=False,
+            soft_wrap=True,
         )
 
 
@@ -99,7 +102,7 @@ def _needed(experiment: Path | None, data_root: Path | None, console: Console) -
     names: list[str] = []
     for need in needs:
         if need.present:
-            console.print(need.text(), highlight=False, soft_wrap=True)
+            console.print(escape(need.text()), highlight=False, soft_wrap=True)
         elif need.name == "cub200":
             names += ["cub200", "alexnet"]
             console.print(
@@ -152,7 +155,7 @@ def prepare(
         )
     data = read_features(path)
     console.print(
-        f"cub200: {len(data.features)} x {data.features.shape[1]} features of {loaded.layer} in {path}",
+        f"cub200: {len(data.features)} x {data.features.shape[1]} features of {loaded.layer} in {escape(str(path))}",
         highlight=False,
         soft_wrap=True,
     )

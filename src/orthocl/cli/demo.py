@@ -11,7 +11,7 @@ from cyclopts import App, Parameter
 from rich.console import Console
 from rich.markup import escape
 
-from orthocl.cli.options import SeedOption, SetOption, cores, working
+from orthocl.cli.options import SeedOption, SetOption, check_jobs, working
 from orthocl.cli.run import show_results
 from orthocl.lab.experiment.experiment import load_experiment
 from orthocl.lab.laboratory import run_experiment
@@ -38,12 +38,12 @@ def demo(
     Nothing is downloaded. An interrupted demonstration resumes where it left off.
     """
     console = Console()
+    at_once = max(1, check_jobs(jobs))
     if fresh:
         shutil.rmtree(out / "store", ignore_errors=True)
     with resources.as_file(resources.files("orthocl.lab") / "demo.toml") as file:
         experiment = load_experiment(file, seeds=seed or (), overrides=set_ or ())
     console.print(f"[bold]{experiment.name}[/]. {experiment.description}", highlight=False)
-    at_once = max(1, cores() if jobs is None else jobs)
     results = run_experiment(
         experiment,
         Store(out / "store"),
@@ -59,6 +59,8 @@ def demo(
             title=experiment.name,
             description=experiment.description,
             failures=results.failures,
+            store=Store(out / "store"),
+            command="orthocl demo",
         )
     console.print(f"report: {escape(str(page.absolute()))}", highlight=False, soft_wrap=True)
     return 1 if results.failures else 0

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
 from rich.console import Console
+from rich.markup import escape
 from rich.status import Status
 
 from orthocl.errors import SettingsError
@@ -50,13 +52,51 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def warn(text: str) -> None:
+    """A line on the error stream."""
+    Console(stderr=True).print(f"[yellow]{escape(text)}[/]", highlight=False, soft_wrap=True)
+
+
 def make_folder(file: Path | None) -> None:
     """Create the folder of an output file, if one is requested: an unwritable path is an error before the work."""
     if file is None:
         return
-    if file.is_dir():
-        raise SettingsError(f"{file} is a folder: give the name of a file")
     try:
+        if file.is_dir():
+            raise SettingsError(f"{file} is a folder: give the name of a file")
         file.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise SettingsError(f"cannot create the folder {file.parent}: {error.strerror}") from error
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise SettingsError(f"cannot create the folder {file.parent}: {reason}") from error
+
+
+def check_jobs(jobs: int | None) -> int:
+    """The number of runs at a time that was asked for, or all cores."""
+    if jobs is not None and jobs < 0:
+        raise SettingsError(f"--jobs must be 0 or more, got {jobs}")
+    return cores() if jobs is None else jobs
+
+
+def agree(question: str, yes: bool) -> None:
+    """Ask before something that can hardly be meant.
+
+    Args:
+        question: what would be done.
+        yes: `--yes` was given: do not ask.
+
+    Raises:
+        SettingsError: the answer is no, or there is no terminal to ask on.
+    """
+    if yes:
+        return
+    if sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty():
+        Console(stderr=True).print(f"{escape(question)}. Is that meant? \\[y/N] ", highlight=False, end="")
+        if sys.stdin.readline().strip().lower() in ("y", "yes"):
+            return
+        raise SettingsError("stopped: nothing was done")
+    raise SettingsError(f"{question}: if that is meant, say --yes")
+
+
+YesOption = Annotated[
+    bool, Parameter(name="--yes", negative="", help="Do not ask before something of an unlikely size.")
+]

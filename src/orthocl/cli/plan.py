@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import sys
 from typing import Annotated, Literal
@@ -13,8 +14,9 @@ from rich.console import Console
 from rich.table import Table
 from torch import nn
 
+from orthocl.checking import check_value
 from orthocl.cli.known_networks import KNOWN, without_numbers
-from orthocl.cli.options import working
+from orthocl.cli.options import YesOption, agree, working
 from orthocl.errors import SettingsError
 from orthocl.formatting import counted, size_text
 from orthocl.nets import make_net
@@ -23,6 +25,8 @@ from orthocl.tangents.price_list import price_list
 
 app = App(name="plan", help="Bytes and multiply-adds of a memory, before training.")
 UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+MOST_TASKS = 10_000
+MOST_NUMBERS = 10**9
 CARD = 24 * 10**9
 TANGENTS = 1000
 WHAT = {
@@ -51,6 +55,7 @@ def show_plan(
     samples_per_task: int | None = None,
     energy: float = 1.0,
     table: Annotated[bool, Parameter(help="Price well-known networks instead.", negative="")] = False,
+    yes: YesOption = False,
 ) -> None:
     """Show what remembering samples costs for each way of projecting, layer by layer.
 
@@ -76,6 +81,7 @@ def show_plan(
         samples_per_task: training samples of a task, to price the cached input kernel.
         energy: share of the tangents' energy to keep; 1.0 is exact.
         table: price well-known networks instead.
+        yes: do not ask before something of an unlikely size.
     """
     if table:
         print_table(Console(), CARD if budget is None else parse_size(budget), batch_size)
@@ -86,6 +92,15 @@ def show_plan(
             "(or --table alone)"
         )
     shape = [_positive(part, "input shape") for part in re.split("[,x]", input_shape)]
+    counts = {"tasks": tasks, "outputs": outputs, "samples-per-task": samples_per_task or 1}
+    for name, value in counts.items():
+        check_value(f"--{name}", value, int, 1)
+    if math.prod(shape) > MOST_NUMBERS:
+        raise SettingsError(
+            f"an input of shape {input_shape} holds {math.prod(shape):.3g} numbers: is that a slip?"
+        )
+    if tasks > MOST_TASKS:
+        agree(f"plan for {tasks:,} tasks" + ", each with its own head" * multi_head, yes)
     model = _model(
         network, shape, {str(t): outputs for t in range(1, (tasks if multi_head else 1) + 1)}, hidden
     )
@@ -116,8 +131,10 @@ def _model(network: str, shape: list[int], heads: dict[str, int], hidden: str | 
 
 
 def _positive(text: str, what: str) -> int:
-    if not text.strip().isdigit() or int(text) < 1:
-        raise SettingsError(f"expected {what} as positive numbers separated by commas, got {text.strip()!r}")
+    if not re.fullmatch("[0-9]{1,18}", text.strip()) or int(text) < 1:
+        raise SettingsError(
+            f"expected {what} as positive numbers separated by commas, got {text.strip()[:40]!r}"
+        )
     return int(text)
 
 
@@ -130,9 +147,10 @@ def parse_size(text: str) -> int:
     match = re.fullmatch(r"\s*([0-9.]+)\s*([kKmMgGtT]?[bB]?)\s*", text)
     unit = match.group(2).upper() if match else ""
     unit = unit if unit in UNITS else f"{unit}B"
-    if match is None or match.group(1).count(".") > 1:
-        raise SettingsError(f"expected a size such as 500MB or 2GB, got {text!r}")
-    return int(float(match.group(1)) * UNITS[unit])
+    number = match.group(1) if match else ""
+    if not re.fullmatch(r"[0-9]{1,18}(\.[0-9]*)?|\.[0-9]+", number):
+        raise SettingsError(f"expected a size such as 500MB or 2GB, got {text[:40]!r}")
+    return int(float(number) * UNITS[unit])
 
 
 def print_table(console: Console, card: int, batch_size: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -20,10 +21,12 @@ from orthocl.cli.options import (
     make_folder,
     working,
 )
-from orthocl.errors import StoreError
+from orthocl.cli.records import readable_records
+from orthocl.errors import SettingsError, StoreError
 from orthocl.formatting import counted
 from orthocl.lab.experiment.experiment import load_experiment
 from orthocl.lab.experiment.settings import RunSettings
+from orthocl.lab.reporting.chosen_runs import chosen
 from orthocl.lab.reporting.figure import check_suffix, make_figure, save_figure
 from orthocl.lab.reporting.report import write_report
 from orthocl.lab.run.execute import identify
@@ -68,8 +71,11 @@ def report(
     opened = Store(store)
     name, description, metrics = "All runs", "", list(metric or ())
     if file is None:
+        if set_:
+            raise SettingsError("--set changes the settings of an experiment file: give the file too")
         with working("reading the store"):
-            pairs = [(record.settings, record) for record in opened.records()]
+            records = readable_records(opened)
+            pairs = chosen(((record.settings, record) for record in records), only or (), seed or ())
     else:
         experiment = load_experiment(file, only=only or (), seeds=seed or (), overrides=set_ or ())
         name, description = experiment.name, experiment.description
@@ -82,7 +88,20 @@ def report(
         if figure is not None:
             path = save_figure(make_figure(figure, pairs), out)
         else:
-            path = write_report(out, pairs, title=name, description=description, metrics=metrics)
+            command = (
+                ""
+                if file is None
+                else f"orthocl run {shlex.quote(file.name)} --report {shlex.quote(out.name)}"
+            )
+            path = write_report(
+                out,
+                pairs,
+                title=name,
+                description=description,
+                metrics=metrics,
+                store=opened,
+                command=command,
+            )
     Console(stderr=True).print(
         f"{counted(len(pairs), 'run')} to {escape(str(path))}", highlight=False, soft_wrap=True
     )

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -21,11 +22,13 @@ from orthocl.cli.options import (
     SeedOption,
     SetOption,
     StoreOption,
-    cores,
+    YesOption,
+    agree,
+    check_jobs,
     make_folder,
     working,
 )
-from orthocl.errors import SettingsError
+from orthocl.errors import SettingsError, UnlikelyError
 from orthocl.formatting import counted, time_text
 from orthocl.lab.executors.local import threads_per_run
 from orthocl.lab.executors.process import start_seconds
@@ -74,6 +77,7 @@ def run(
     ] = False,
     weights: Annotated[bool, Parameter(help="Keep the final weights of every run.")] = True,
     data_root: DataRootOption = None,
+    yes: YesOption = False,
 ) -> int:
     """Run an experiment from a file or from flags.
 
@@ -85,7 +89,9 @@ def run(
 
     With your own parts: orthocl run --stream photos/ --net my_net.py:build --method my_method.py:Leash
     """
-    experiment = _experiment(file, stream, method, net, seed, only, set_)
+    experiment = sized(
+        lambda any_size: _experiment(file, stream, method, net, seed, only, set_, any_size), yes
+    )
     options = RunOptions(
         keep_weights=weights,
         data_root=None if data_root is None else str(data_root),
@@ -97,7 +103,7 @@ def run(
 
         check_trackers(options.trackers)
     make_table((), metric or experiment.metrics)  # an unknown metric is an error now, not after hours
-    at_once = cores() if jobs is None else jobs
+    at_once = check_jobs(jobs)
     if dry_run:
         _show_plan(experiment, Store(store), options, at_once, backend)
         return 0
@@ -120,8 +126,10 @@ def run(
                 description=experiment.description,
                 metrics=metric or experiment.metrics,
                 failures=results.failures,
+                store=Store(store),
+                command=_again(file, report),
             )
-        Console(stderr=True).print(f"report: {path}", highlight=False, soft_wrap=True)
+        Console(stderr=True).print(f"report: {escape(str(path))}", highlight=False, soft_wrap=True)
     if any(outcome.status == "interrupted" for outcome in results.outcomes):
         raise KeyboardInterrupt  # runs received a Ctrl-C that this process missed
     return 1 if results.failures else 0
@@ -135,6 +143,7 @@ def _experiment(
     seed: list[int] | None,
     only: list[str] | None,
     changes: list[str] | None,
+    any_size: bool,
 ) -> Experiment:
     if file is not None:
         if stream or method or net:
@@ -142,13 +151,36 @@ def _experiment(
                 "an experiment file names its streams, methods and nets: use --only to choose among them"
             )
         with working(f"reading {file}"):
-            return load_experiment(file, only=only or (), seeds=seed or (), overrides=changes or ())
+            return load_experiment(
+                file, only=only or (), seeds=seed or (), overrides=changes or (), any_size=any_size
+            )
     if not stream or not method:
         raise SettingsError(
             "give an experiment file, or at least one --stream and one --method (see `orthocl list streams`)"
         )
     content = {"name": "run", "streams": stream, "methods": method, **({"net": {"name": net}} if net else {})}
-    return make_experiment(content, only=only or (), seeds=seed or (), overrides=changes or ())
+    return make_experiment(
+        content, only=only or (), seeds=seed or (), overrides=changes or (), any_size=any_size
+    )
+
+
+def sized(read: Callable[[bool], Experiment], yes: bool) -> Experiment:
+    """An experiment, after asking if its size can hardly be meant.
+
+    Args:
+        read: reads it; its argument says whether any size is allowed.
+        yes: do not ask.
+    """
+    try:
+        return read(yes)
+    except UnlikelyError as error:
+        agree(str(error), yes)
+    return read(True)
+
+
+def _again(file: Path | None, report: Path) -> str:
+    """The command that makes the same report from the experiment's file."""
+    return "" if file is None else f"orthocl run {shlex.quote(file.name)} --report {shlex.quote(report.name)}"
 
 
 def backend_options(texts: Sequence[str] | None) -> dict[str, object]:

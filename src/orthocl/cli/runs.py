@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,18 +16,28 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from orthocl.cli.options import DEFAULT_STORE, MetricOption, StoreOption, make_folder, working
+from orthocl.cli.options import (
+    DEFAULT_STORE,
+    MetricOption,
+    StoreOption,
+    make_folder,
+    warn,
+    working,
+)
+from orthocl.cli.records import readable_records
 from orthocl.errors import SettingsError, StoreError, unknown_name
-from orthocl.formatting import counted, time_text
+from orthocl.formatting import counted, plain_text, time_text
 from orthocl.lab.experiment.grid import flat
+from orthocl.lab.reporting.escaping import csv_text
 from orthocl.lab.reporting.table import DEFAULT_METRICS, Cell, Format, make_table, title
 from orthocl.lab.run.forecasts import read_forecasts
+from orthocl.lab.store import doctor as doctors
 from orthocl.lab.store.record import Record
 from orthocl.lab.store.store import Store
 from orthocl.metrics import METRICS
 from orthocl.storage import write_atomically
 
-app = App(name="runs", help="Records of finished runs: list, show, compare, export, remove.")
+app = App(name="runs", help="Records of finished runs: list, show, compare, export, remove, check.")
 
 Filter = Annotated[str, Parameter(help='Pattern, such as "ogd*".')]
 Ids = Annotated[list[str], Parameter(help="Run ids, or their first letters.")]
@@ -35,36 +45,77 @@ Ids = Annotated[list[str], Parameter(help="Run ids, or their first letters.")]
 
 @app.command(name="list")
 def list_runs(*, stream: Filter = "*", method: Filter = "*", store: StoreOption = DEFAULT_STORE) -> None:
-    """List all runs with their state."""
-    console, opened = Console(), Store(store)
-    table = Table(box=box.SIMPLE)
-    for name in ("id", "stream", "method", "seed", "state"):
-        table.add_column(name)
-    table.add_column("AAC %", justify="right")
-    table.add_column("time", justify="right")
+    """List all runs with their state. Damaged ones are listed too: see `orthocl runs doctor`."""
+    opened = Store(store)
     with working("reading the store"):
-        summaries = {line.id: line for line in opened.index()}
-    for run in opened.ids():
+        rows = [row for row in _rows(opened) if fnmatchcase(row[1], stream) and fnmatchcase(row[2], method)]
+    if not rows:
+        Console().print(f"no such runs in {escape(str(opened.directory))}", highlight=False, soft_wrap=True)
+        return
+    # Plain text, not a table of rich: ten thousand lines should take a moment, and go through grep unharmed.
+    heads = ["id", "stream", "method", "seed", "state", "AAC %", "time"]
+    widths = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
+    for row in [heads, *rows]:
+        cells = [
+            cell.rjust(width) if place > 4 else cell.ljust(width)
+            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        print("  ".join(cells).rstrip())
+    damaged = sum(row[4] == "damaged" for row in rows)
+    if damaged:
+        warn(f"{counted(damaged, 'run')} damaged: `orthocl runs doctor` says why, and what to do")
+
+
+def _rows(store: Store) -> Iterator[list[str]]:
+    """The cells of `runs list`, one line per run."""
+    summaries = {line.id: line for line in store.index()}
+    for run in store.ids():
         line = summaries.get(run)
         if line is not None:
-            row = [line.stream, line.method, str(line.seed), line.status]
-            numbers = [
-                "" if line.aac is None else f"{100 * line.aac:.2f}",
-                "" if line.seconds is None else time_text(line.seconds),
-            ]
+            aac = "" if line.aac is None else f"{100 * line.aac:.2f}"
+            seconds = "" if line.seconds is None else time_text(line.seconds)
+            row = [line.stream, line.method, str(line.seed), line.status, aac, seconds]
         else:
             try:
-                settings = opened.settings(run)
+                settings, state = store.settings(run), str(store.state(run))
+                row = [settings.stream.name, settings.method.name, str(settings.seed), state, "", ""]
             except StoreError:
-                continue
-            row = [settings.stream.name, settings.method.name, str(settings.seed), opened.state(run)]
-            numbers = ["", ""]
-        if fnmatchcase(row[0], stream) and fnmatchcase(row[1], method):
-            table.add_row(run[:8], *map(escape, row), *numbers)
-    if table.row_count:
-        console.print(table)
-    else:
-        console.print(f"no such runs in {escape(str(opened.directory))}", highlight=False, soft_wrap=True)
+                row = ["?", "?", "?", "damaged", "", ""]
+        yield [run[:8], *map(plain_text, row)]
+
+
+@app.command
+def doctor(
+    *,
+    quarantine: Annotated[
+        bool,
+        Parameter(
+            negative="", help="Move damaged files to the folder quarantine of the store. Nothing is deleted."
+        ),
+    ] = False,
+    store: StoreOption = DEFAULT_STORE,
+) -> int:
+    """Read and verify every file of the store, say what is damaged, and rebuild the index.
+
+    After --quarantine, the runs that lost a record or a checkpoint are executed again by the next `orthocl run`.
+    """
+    opened = Store(store)
+    if not opened.directory.exists():
+        raise StoreError(f"there is no store in {opened.directory}")
+    with working("reading every file of the store"):
+        damages = doctors.examine(opened)
+    for damage in damages:
+        print(f"{damage.path}: {damage.reason}")
+    moved = doctors.quarantine(opened, damages) if quarantine else []
+    with working("rebuilding the index"):
+        records = opened.index(rebuild=True)
+    for path in moved:
+        print(f"moved to {path}")
+    good = sum(line.status != "damaged" for line in records)
+    text = f"{counted(good, 'good record')}, {counted(len(damages), 'damaged file')}"
+    advice = "; move them away with --quarantine" if damages and not quarantine else ""
+    warn(f"{text}{advice}")
+    return 1 if damages and not quarantine else 0
 
 
 @app.command
@@ -82,9 +133,8 @@ def show(
         console.print_json(json.dumps(opened.settings(run).to_dict()))
         failure = opened.failure(run)
         if failure is not None:
-            console.print(
-                "\n".join([f"[red]{escape(failure['reason'])}[/]", *map(escape, failure["traceback"])])
-            )
+            lines = [f"[red]{escape(failure['reason'])}[/]", *map(escape, failure["traceback"])]
+            console.print("\n".join(lines), highlight=False)
         return
     console.print(f"[bold]{escape(record.settings.label)}[/]  {run}  {record.status}", highlight=False)
     if record.reason:
@@ -138,7 +188,7 @@ def export(
 ) -> None:
     """Export all records: .json holds everything, .csv and .parquet one row per run with settings and metrics."""
     with working("reading the store"):
-        records = list(Store(store).records())
+        records = readable_records(Store(store))
     suffix = file.suffix.lstrip(".").lower()
     if suffix not in ("csv", "json", "parquet"):
         raise unknown_name("export format", suffix, ("csv", "json", "parquet"))
@@ -178,7 +228,6 @@ def rm(
         raise SettingsError("say which runs to remove: ids, --failed or --unfinished")
     for run in dict.fromkeys(chosen):
         opened.remove(run)
-    opened.index()
     Console(stderr=True).print(f"removed {counted(len(dict.fromkeys(chosen)), 'run')}", highlight=False)
 
 
@@ -245,7 +294,7 @@ def _export_row(record: Record) -> dict[str, Any]:
     return {
         "id": record.id,
         "status": record.status,
-        "reason": record.reason,
+        "reason": csv_text(record.reason),
         **settings,
         **metrics,
         "result_hash": record.result_hash,
@@ -253,6 +302,8 @@ def _export_row(record: Record) -> dict[str, Any]:
 
 
 def _scalar(value: Any) -> Any:
+    if isinstance(value, str):
+        return csv_text(value)
     return json.dumps(value) if isinstance(value, list) else value
 
 

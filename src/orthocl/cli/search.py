@@ -19,11 +19,12 @@ from orthocl.cli.options import (
     SeedOption,
     SetOption,
     StoreOption,
-    cores,
+    YesOption,
+    check_jobs,
     make_folder,
     working,
 )
-from orthocl.cli.run import backend_options
+from orthocl.cli.run import backend_options, sized
 from orthocl.formatting import counted
 from orthocl.lab.experiment.experiment import Experiment, load_experiment
 from orthocl.lab.laboratory import Results, run_experiment
@@ -74,6 +75,7 @@ def search(
     plot: Annotated[Path | None, Parameter(help="Write the sensitivity plot: .svg, .pdf or .png.")] = None,
     dry_run: Annotated[bool, Parameter(negative="", help="Show the grids and the number of runs.")] = False,
     data_root: DataRootOption = None,
+    yes: YesOption = False,
 ) -> int:
     """Search the grids of an experiment file for the best settings of each stream and method.
 
@@ -84,8 +86,15 @@ def search(
 
     For example: orthocl search experiments/search_mnist.toml --only rotated-mnist/ewc --plot ewc.svg
     """
-    with working(f"reading {file}"):
-        experiment = load_experiment(file, only=only or (), seeds=seed or (), overrides=set_ or ())
+    at_once = check_jobs(jobs)
+
+    def read(any_size: bool) -> Experiment:
+        with working(f"reading {file}"):
+            return load_experiment(
+                file, only=only or (), seeds=seed or (), overrides=set_ or (), any_size=any_size
+            )
+
+    experiment = sized(read, yes)
     given = {"metric": metric, "after": after, "keep": keep, "samples": samples}
     table = {**experiment.search, **{key: value for key, value in given.items() if value is not None}}
     settings = SearchSettings.from_table(table)
@@ -99,7 +108,6 @@ def search(
         check_suffix(plot)
     for output in (best, plot):
         make_folder(output)
-    at_once = cores() if jobs is None else jobs
     backend_settings = backend_options(backend_set)
 
     def make(part: Experiment, how: RunOptions) -> Results:

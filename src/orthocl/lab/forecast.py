@@ -22,7 +22,7 @@ from orthocl.lab.experiment.settings import RunSettings, StreamSettings, run_id
 from orthocl.lab.run.execute import RunOptions, build_learner, make_stream, threads, total_steps
 from orthocl.lab.store.record import Record
 from orthocl.lab.store.store import RunState, Store
-from orthocl.methods import Learner
+from orthocl.methods import Learner, make_method
 from orthocl.streams import Split, Stream, Task
 from orthocl.training import Observer, Progress, train
 
@@ -126,8 +126,9 @@ def forecast(runs: Sequence[RunSettings], store: Store, options: RunOptions | No
             forecasts.append(Forecast(settings, None, None, note=str(stream)))
             continue
         state = store.state(run_id(settings, stream.fingerprint))
-        if state in ("finished", "unsupported"):
-            forecasts.append(Forecast(settings, state, 0.0))
+        if state in ("finished", "unsupported", "damaged"):
+            note = "damaged records are not repeated: see `orthocl runs doctor`" if state == "damaged" else ""
+            forecasts.append(Forecast(settings, state, 0.0, note=note))
             continue
         key = (_likeness(settings), wanted.name)
         if key not in paces:
@@ -200,8 +201,8 @@ def _likeness(settings: RunSettings) -> str:
 
 def own_batch_size(settings: RunSettings) -> int | None:
     """The batch size that a method asks for, or None."""
-    size = settings.resolved().method.settings.get("batch_size")
-    return size if isinstance(size, int) else None
+    method = settings.resolved().method
+    return make_method(method.name, method.settings).batch_size
 
 
 # ---- from timed steps ---------------------------------------------------------------------------------------

@@ -61,6 +61,8 @@ class Method(Declarations):
     """Whether `after_step` needs the displacement of the parameters, which costs a copy of them."""
     minimum: ClassVar[Mapping[str, float]] = {}
     """Smallest sensible values of hyperparameters."""
+    maximum: ClassVar[Mapping[str, float]] = {}
+    """Largest sensible values of hyperparameters."""
     memory_fields: ClassVar[tuple[str, ...]] = ("memory_per_task",)
     """Hyperparameters, if the method has them, that count the samples remembered of each task."""
 
@@ -116,15 +118,27 @@ class Method(Declarations):
     def merge(self, learner: Learner) -> None:
         """Make `model.parameters()` the weights that the model computes with, where the method keeps part of them."""
 
+    def grow(self, learner: Learner, earlier: Mapping[str, tuple[int, ...]]) -> None:
+        """Between tasks: the model has got more outputs or layers, and `learner.parameters` are those of now.
+
+        A method that keeps something for each weight keeps it for the weights that were there.
+
+        Args:
+            learner: the learner.
+            earlier: names and shapes of the parameters that were protected until now; the present ones have these names
+                and further ones, and are longer along their first axis where they differ.
+        """
+
     def monitor(self, learner: Learner) -> dict[str, float]:
         """Numbers worth recording at the end of a task, such as the rank of the memory."""
         return {}
 
     def check_settings(self) -> None:
-        """Reject hyperparameters of an undeclared type, unknown choices and values below `minimum`."""
+        """Reject hyperparameters of an undeclared type, unknown choices, and values out of range."""
         hints = field_types(type(self))
         for name, value in self.settings().items():
-            check_value(f"{name} of {self.name}", value, hints[name], self.minimum.get(name))
+            limits = self.minimum.get(name), self.maximum.get(name)
+            check_value(f"{name} of {self.name}", value, hints[name], *limits)
 
     def settings(self) -> dict[str, Any]:
         """The hyperparameters, as JSON values."""

@@ -137,6 +137,12 @@ class Composite(Method):
         for key, method in self.members.items():
             method.merge(self.view(learner, key))
 
+    def grow(self, learner: Learner, earlier: Mapping[str, tuple[int, ...]]) -> None:
+        """Each member grows its share."""
+        for key, method in self.members.items():
+            view = self.view(learner, key)
+            method.grow(view, {name: shape for name, shape in earlier.items() if name in view.parameters})
+
     def monitor(self, learner: Learner) -> dict[str, float]:
         """The numbers of all members; those that several members report carry the member's name."""
         reports = {key: method.monitor(self.view(learner, key)) for key, method in self.members.items()}

@@ -48,7 +48,9 @@ class DERpp(ER):
         earlier = take(self.outputs[task], rows)
         current = outputs if isinstance(earlier, dict) else plain_output(outputs)
         pairs = zip(tensors(current), tensors(earlier), strict=True)
-        change = torch.stack([(now - then).square().mean() for now, then in pairs]).sum()
+        # A head may have grown since: outputs that did not exist are not compared.
+        parts = [(now[:, : then.shape[1]] if then.dim() > 1 else now) - then for now, then in pairs]
+        change = torch.stack([part.square().mean() for part in parts]).sum()
         return super().replayed(learner, task, rows, outputs, targets) + self.distillation * change
 
     def end_task(self, learner: Learner) -> None:

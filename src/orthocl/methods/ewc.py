@@ -15,6 +15,7 @@ from torch import Tensor
 
 from orthocl.errors import SettingsError
 from orthocl.methods.base import Method
+from orthocl.methods.growing import grown_centre, grown_list
 from orthocl.methods.importance import mean_of_gradients
 from orthocl.methods.learner import Learner
 from orthocl.methods.memory import draw
@@ -70,6 +71,11 @@ class EWC(Method):
             return None
         parameters = list(learner.parameters.values())
         return quadratic_penalty(parameters, self.importance, self.centre, self.strength / 2)
+
+    def grow(self, learner: Learner, earlier: Mapping[str, tuple[int, ...]]) -> None:
+        """New weights have no importance for earlier tasks."""
+        self.importance = grown_list(self.importance, learner.parameters, earlier)
+        self.centre = grown_centre(self.centre, learner.parameters, earlier)
 
     def end_task(self, learner: Learner) -> None:
         """Add the task's Fisher diagonal at its final weights."""

@@ -33,6 +33,7 @@ class GPM(LayerProjection):
 
     threshold: float = 0.97
     minimum: ClassVar[Mapping[str, float]] = {**LayerProjection.minimum, "threshold": 0.0}
+    maximum: ClassVar[Mapping[str, float]] = {"threshold": 1.0}
 
     def remember(self, seen: Seen) -> None:
         """Extend the basis of one layer."""

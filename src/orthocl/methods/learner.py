@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -18,7 +19,8 @@ from torch.utils.data import DataLoader, Dataset
 from orthocl.errors import DataError, StoreError, TrainingError
 from orthocl.methods.base import Method
 from orthocl.methods.certifiable import Certifiable
-from orthocl.methods.guard import Guard
+from orthocl.methods.guard import Guard, check_in_optimizer, grown_parameters
+from orthocl.methods.ranks import Ranks
 from orthocl.nets.heads import find_heads
 from orthocl.nets.inputs import Batch, Inputs, Targets, call_model, each_tensor, tensors
 from orthocl.nets.outputs import Outputs, read_outputs
@@ -26,6 +28,7 @@ from orthocl.storage import converted, read_state, write_state
 from orthocl.streams.base import Split, Task
 from orthocl.streams.batches import SplitBatch, as_split
 from orthocl.tangents.adapter import why_not_exact
+from orthocl.tangents.growing import has_grown
 
 Loss = Callable[[Any, Any], Tensor]
 """(outputs, targets) of a batch -> mean loss: tensors, or dicts of them where outputs are named."""
@@ -38,7 +41,7 @@ class Learner(Certifiable):
     Make one with `orthocl.attach`.
 
     Args:
-        model: any module.
+        model: any module; of a DistributedDataParallel one the model inside.
         optimizer: any torch optimizer over its parameters.
         method: the method.
         parameters: the protected parameters, by full name: what penalties and projections act on.
@@ -70,6 +73,10 @@ class Learner(Certifiable):
     """Called with the positions of each batch in the training data, before its forward pass, if the loop knows them."""
     sole: bool = True
     """Whether no other method acts on the same parameters: their gradient is then that of the loss alone."""
+    find_protected: Callable[[], dict[str, nn.Parameter]] | None = None
+    """The parameters that would be protected now: a model may grow between tasks."""
+    ranks: Ranks | None = None
+    """The processes that train copies of the model with this one."""
     hooks: list[Any] = field(default_factory=list, repr=False)
     """Handles of the hooks on the optimizer, removed by `detach`."""
 
@@ -137,6 +144,7 @@ class Learner(Certifiable):
             raise TrainingError(f"task {self.task.number} is still being learnt: tasks cannot be nested")
         if not len(task.train):
             raise DataError(f"task {task.number} has no training samples: leave it out of the stream")
+        self._adopt_growth()
         self.guard.before_task(self.parameters)
         if self._protected[0].dtype != self._dtype:
             self._follow_precision()
@@ -156,6 +164,23 @@ class Learner(Certifiable):
                 if isinstance(module, nn.modules.batchnorm._BatchNorm):
                     self._undo += _run_in_eval_mode(module)
         self.task = task
+
+    def _adopt_growth(self) -> None:
+        """Protect parameters that have got longer or have come since the last task."""
+        named = dict(self.model.named_parameters())
+        same = all(named.get(name) is parameter for name, parameter in self.parameters.items())
+        if self.find_protected is not None and not (same and named.keys() <= self.guard.known):
+            grown = grown_parameters(self.model, self.parameters, self.find_protected(), self.guard.known)
+            known = {id(p) for group in self.optimizer.param_groups for p in group["params"]}
+            check_in_optimizer(grown, self.parameters, known)
+            if grown:
+                self._grow({name: tuple(p.shape) for name, p in self.parameters.items()}, grown)
+        self.guard.known = set(named)
+
+    def _grow(self, earlier: dict[str, tuple[int, ...]], parameters: dict[str, nn.Parameter]) -> None:
+        self.parameters, self._protected = parameters, list(parameters.values())
+        with self.full_precision():
+            self.method.grow(self, earlier)
 
     def _follow_precision(self) -> None:
         """The model was converted between tasks: what the method keeps of samples and weights follows it."""
@@ -344,20 +369,50 @@ class Learner(Certifiable):
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore what `state_dict` returned, into a learner with the same method and the same protected parameters."""
+        """Restore what `state_dict` returned, into a learner with the same method and the same protected parameters.
+
+        Parameters may have come, or have got longer along their first axis (a head with more outputs): what is
+        remembered has zeros there.
+        """
+        check_saved(state, self.method.settings())
         if state.get("method") != self.method.name:
             raise StoreError(
                 f"this is a state of method {state.get('method')!r}, not of {self.method.name!r}"
             )
         shapes = {name: list(p.shape) for name, p in self.parameters.items()}
-        if state["parameters"] != shapes:
+        saved = {name: tuple(shape) for name, shape in state["parameters"].items()}
+        same = state["parameters"] == shapes
+        if not same and not all(n in shapes and has_grown(old, shapes[n]) for n, old in saved.items()):
             odd = sorted(set(map(str, state["parameters"].items())) ^ set(map(str, shapes.items())))
             raise StoreError(
                 f"this state belongs to another model; protected parameters that differ: {odd[:4]}"
             )
+        before, draws = self.method.state_dict(), self.generator.get_state()
+        try:
+            if same:
+                self.method.load_state_dict(state["state"], self)
+            else:
+                self._load_smaller(state["state"], saved)
+            self.generator.set_state(state["random"])
+        except (LookupError, TypeError, AttributeError, ValueError, RuntimeError) as error:
+            self.method.load_state_dict(before, self)
+            self.generator.set_state(draws)
+            raise StoreError(
+                f"this state does not fit {self.method.name} ({error!r}): nothing was loaded"
+            ) from error
         self.tasks_done = state["tasks_done"]
-        self.generator.set_state(state["random"])
-        self.method.load_state_dict(state["state"], self)
+
+    def _load_smaller(self, state: dict[str, Any], saved: dict[str, tuple[int, ...]]) -> None:
+        """Restore the state of a model that has grown since, as it was, then let it grow."""
+        present, like = self.parameters, self._protected[0]
+        self.parameters = {
+            name: nn.Parameter(like.detach().new_zeros(shape)) for name, shape in saved.items()
+        }
+        try:
+            self.method.load_state_dict(state, self)
+        finally:
+            self.parameters = present
+        self._grow(saved, present)
 
     def save(self, path: str | Path) -> None:
         """Write the method's memory and state to one safetensors file. Save the model's weights separately."""
@@ -376,6 +431,20 @@ class Learner(Certifiable):
         for hook in self.hooks:
             hook.remove()
         self.hooks.clear()
+
+
+def check_saved(state: Any, settings: dict[str, Any]) -> None:
+    """Reject what cannot be the saved state of a learner whose method has these settings."""
+    kinds = {"method": str, "parameters": dict, "tasks_done": int, "random": Tensor, "state": dict}
+    for key, kind in kinds.items():
+        if not isinstance(state, dict) or not isinstance(state.get(key), kind):
+            raise StoreError(f"this is not the saved state of a learner: its {key!r} is missing or damaged")
+    saved = state.get("settings", {})
+    for key, value in saved.items() if isinstance(saved, dict) else ():
+        if key in settings and json.dumps(value) != json.dumps(settings[key]):
+            raise StoreError(
+                f"this state was saved with {key}={value!r}, the method here has {settings[key]!r}: use the same"
+            )
 
 
 def _dense_gradient(parameter: Tensor) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from typing import Any
@@ -13,8 +13,19 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from orthocl.errors import SettingsError
 from orthocl.methods.learner import Learner
+from orthocl.methods.ranks import same_draws
 from orthocl.nets.heads import use_head
-from orthocl.nets.inputs import Inputs, Targets, each_tensor, join, layout, restored, sample_count, take
+from orthocl.nets.inputs import (
+    Inputs,
+    Targets,
+    each_tensor,
+    join,
+    layout,
+    restored,
+    sample_count,
+    take,
+    tensors,
+)
 
 
 @dataclass(frozen=True)
@@ -38,6 +49,28 @@ class Remembered:
             self.index[:count].clone(),
             each_tensor(self.inputs, lambda part: part[:count].clone()),
             each_tensor(self.targets, lambda part: part[:count].clone()),
+        )
+
+    def on_cpu(self) -> Remembered:
+        """The same samples in main memory, to be sent to other processes."""
+        return Remembered(
+            self.task,
+            self.head,
+            self.index,
+            each_tensor(self.inputs, lambda part: part.cpu()),
+            each_tensor(self.targets, lambda part: part.cpu()),
+        )
+
+    @classmethod
+    def joined(cls, pieces: Sequence[Remembered]) -> Remembered:
+        """The samples of several pieces of one task."""
+        full = [piece for piece in pieces if len(piece)] or [pieces[0]]
+        return cls(
+            full[0].task,
+            full[0].head,
+            torch.cat([piece.index for piece in full]),
+            join([piece.inputs for piece in full]),
+            join([piece.targets for piece in full]),
         )
 
     def state_dict(self) -> dict[str, Any]:
@@ -143,9 +176,37 @@ def _kind(piece: Remembered) -> tuple[object, ...]:
 
 
 def draw(learner: Learner, count: int) -> Remembered:
-    """A uniform draw of `count` training samples of the current task (all of them if it has fewer), for its model."""
+    """A uniform draw of `count` training samples of the current task (all of them if it has fewer), for its model.
+
+    Processes that train copies of the model remember the same samples: if all were given the same data, those that the
+    first one draws, otherwise a share of each process's data.
+    """
     if count < 0:
         raise SettingsError(f"a memory cannot hold {count} samples per task: give 0 or more")
+    ranks = learner.ranks
+    if ranks is None:
+        return _draw(learner, count)
+    content = len(learner.current_task.train), *_content(learner.samples(torch.tensor([0])))
+    same = len(set(ranks.gather(content))) == 1
+    piece = _draw(learner, count if same else ranks.share(count))
+    pieces = ranks.gather(piece.on_cpu())
+    same_draws(learner.generator, ranks)
+    found = pieces[0] if same else Remembered.joined(pieces)
+    return Remembered(
+        found.task, found.head, found.index, learner.to_model(found.inputs), _on(found.targets, learner)
+    )
+
+
+def _content(samples: tuple[Inputs, Targets]) -> tuple[float, ...]:
+    """Numbers by which the processes see whether they were given the same data."""
+    return tuple(float(part.double().sum()) for batch in samples for part in tensors(batch))
+
+
+def _on(targets: Targets, learner: Learner) -> Targets:
+    return each_tensor(targets, lambda part: part.to(learner.device))
+
+
+def _draw(learner: Learner, count: int) -> Remembered:
     task = learner.current_task
     index = torch.randperm(len(task.train), generator=learner.generator)[:count]
     inputs, targets = learner.samples(index)

@@ -6,6 +6,7 @@ Reference: Farajtabar, Azizan, Mott, Li. Orthogonal Gradient Descent for Continu
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -25,6 +26,7 @@ from orthocl.storage import export_state
 from orthocl.tangents.adapter import Adapter
 from orthocl.tangents.collect import Tangents, collect
 from orthocl.tangents.compress import Compression
+from orthocl.tangents.growing import grow_subspace
 from orthocl.tangents.planner import plan
 from orthocl.tangents.remembering import TOKENS, Remembering, Variant
 from orthocl.tangents.subspace import Subspace
@@ -82,6 +84,7 @@ class OGD(Method):
         "energy": 0.0,
         "tokens": 1,
     }
+    maximum: ClassVar[Mapping[str, float]] = {"energy": 1.0}
     subspace: Subspace | None = field(default=None, init=False, repr=False)
     adapter: Adapter | None = field(default=None, init=False, repr=False)
     saved_adapter: dict[str, Any] | None = field(default=None, init=False, repr=False)
@@ -97,7 +100,9 @@ class OGD(Method):
         self.watch.begin(learner)
         self.peak = 0
         # With other methods the gradient is not that of the loss alone, which is all that the adapter sees.
+        # Nor where processes average their gradients and the adapter is not told.
         exact = self.engine != "project" and learner.stage == "gradient" and learner.sole
+        exact = exact and (learner.ranks is None or learner.ranks.averages)
         if exact and self.subspace is not None and self.subspace.rank:
             self._install_adapter(learner, self.subspace)
 
@@ -126,7 +131,8 @@ class OGD(Method):
             # off removes all that has leaked since the task began; from here on every gradient is projected.
             self.remove_adapter(learner)
             return
-        if self.engine == "auto" and self.adapter.often_read:
+        # Processes that train together keep it: their weights may be read by one of them only.
+        if self.engine == "auto" and self.adapter.often_read and learner.ranks is None:
             self.remove_adapter(learner)
 
     def end_task(self, learner: Learner) -> None:
@@ -200,6 +206,8 @@ class OGD(Method):
             batch_size=learner.batch_size or TYPICAL_BATCH,
             foreign=learner.batch_size is None,  # the loop of this library says how large its batches are
         )
+        if learner.ranks is not None:
+            adapter.average = learner.ranks.average
         if learner.momentum() is not None:  # as in the optimizer: an existing buffer is not started again
             adapter.velocity = torch.zeros_like(adapter.alpha)
         if learner.batch_size is not None and self.input_cache:
@@ -219,6 +227,23 @@ class OGD(Method):
             self.adapter.remove()
             self.adapter, learner.on_batch = None, None
             learner.clean_momentum()  # the adapter held the rest of it
+
+    def grow(self, learner: Learner, earlier: Mapping[str, tuple[int, ...]]) -> None:
+        """Tangents of the earlier outputs have zeros where the model has grown."""
+        if self.subspace is not None:
+            grow_subspace(self.subspace, learner.model, learner.parameters)
+            self.watch.grow(learner)
+        self.warn_of_new_layers(learner, earlier)
+
+    def warn_of_new_layers(self, learner: Learner, earlier: Mapping[str, tuple[int, ...]]) -> None:
+        """Say that earlier outputs may depend on new layers, which their stored tangents do not know."""
+        new = [name for name in learner.parameters if name not in earlier]
+        if new and self.subspace is not None and self.subspace.rank:
+            warnings.warn(
+                f"{len(new)} parameters, such as {new[0]!r}, are new: what {self.name} remembers of earlier tasks does "
+                "not hold back their changes, if earlier outputs depend on them. OGD+ takes its tangents again",
+                stacklevel=6,
+            )
 
     def merge(self, learner: Learner) -> None:
         """Fold what the adapter has learnt so far into the weights; training continues as before."""

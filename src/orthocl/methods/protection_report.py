@@ -19,6 +19,7 @@ from orthocl.nets.modes import evaluating
 from orthocl.storage import tensor_bytes
 from orthocl.tangents.collect import Tangents, collect
 from orthocl.tangents.drift import drift
+from orthocl.tangents.growing import grown_tangents
 from orthocl.tangents.remembering import Remembering
 from orthocl.tangents.subspace import Subspace
 
@@ -94,6 +95,13 @@ class Watch:
                 self.report[f"drift_{name}"] = sum(getattr(one, key) for one in found) / len(found)
         if self.statistics:
             self._warn_of_batch_statistics(learner)
+
+    def grow(self, learner: Learner) -> None:
+        """The probes' tangents have zeros where the model has grown."""
+        self.probes = {
+            number: (piece, t if t is None else grown_tangents(t, learner.model, learner.parameters))
+            for number, (piece, t) in self.probes.items()
+        }
 
     def remember(self, piece: Remembered, tangents: Tangents) -> None:
         """Keep probes of a task, and estimate its largest stable learning rate."""

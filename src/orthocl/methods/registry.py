@@ -49,7 +49,7 @@ METHODS: Registry[type[Method]] = Registry(
 
 
 def make_method(spec: str, settings: Mapping[str, Any] | None = None) -> Method:
-    """A method by its name, module or file, with hyperparameters checked by name, type and smallest value.
+    """A method by its name, module or file, with hyperparameters checked by name, type and sensible range.
 
     >>> make_method("ogd", {"memory_per_task": 50})
     OGD(memory_per_task=50, variant='gtl', engine='auto', storage=None, input_cache=...)
@@ -59,7 +59,7 @@ def make_method(spec: str, settings: Mapping[str, Any] | None = None) -> Method:
     hints, name = field_types(kind), kind.name or spec
     check_names(f"setting of {name}", settings, hints)
     for key, value in settings.items():
-        check_value(f"{key} of {name}", value, hints[key], kind.minimum.get(key))
+        check_value(f"{key} of {name}", value, hints[key], kind.minimum.get(key), kind.maximum.get(key))
     method = kind(**settings)
     method.check_settings()
     return method

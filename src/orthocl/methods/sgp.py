@@ -14,6 +14,7 @@ from torch import Tensor
 
 from orthocl.methods.gpm import GPM
 from orthocl.methods.layer_bases import Seen
+from orthocl.methods.learner import Learner
 
 
 @dataclass
@@ -44,6 +45,12 @@ class SGP(GPM):
         """The part of a layer's gradient that is removed."""
         basis = self.inputs.bases[weight].to(gradient.dtype)
         return ((gradient @ basis) * self.importance[weight][:, None].to(gradient.dtype)) @ basis.mT
+
+    def grow(self, learner: Learner, earlier: Mapping[str, tuple[int, ...]]) -> None:
+        """A new layer has no directions yet."""
+        super().grow(learner, earlier)
+        for weight, basis in self.inputs.bases.items():
+            self.importance.setdefault(weight, basis.new_zeros(len(basis), basis.shape[2]))
 
     def remember(self, seen: Seen) -> None:
         """Extend a layer's basis, and add to the weights of its directions."""

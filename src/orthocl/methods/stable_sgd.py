@@ -35,6 +35,7 @@ class StableSGD(Method):
     dropout: float | None = 0.3
     batch_size: int | None = 10
     minimum: ClassVar[Mapping[str, float]] = {"decay": 1e-30, "dropout": 0, "batch_size": 1}
+    maximum: ClassVar[Mapping[str, float]] = {"dropout": 1.0}
     rates: list[float] = field(default_factory=list, init=False, repr=False)
 
     def begin_task(self, learner: Learner) -> None:

@@ -17,13 +17,16 @@ from typing import Any
 import torch
 from torch import nn
 
-from orthocl.checking import argument_types, check_arguments, defaults
+from orthocl.checking import argument_types, check_arguments, check_value, defaults
 from orthocl.errors import SettingsError
 from orthocl.nets.heads import MultiHead
 from orthocl.nets.modes import evaluating
 from orthocl.registry import Registry
 
 Builder = Callable[..., nn.Module]
+UNITS = ("hidden", "channels")
+"""Settings of the built-in networks that are sizes of layers."""
+MOST_UNITS = 10_000_000
 GIVEN = ("input_shape", "outputs")
 """Arguments of a network that are not settings: the stream decides them."""
 
@@ -58,8 +61,19 @@ def net_defaults(spec: str) -> dict[str, Any]:
 
 
 def check_net_settings(spec: str, settings: Mapping[str, Any]) -> None:
-    """Reject settings that a network does not have, or of the wrong type."""
+    """Reject settings that a network does not have, of the wrong type, or, of ours, out of range."""
     check_arguments(NETS[spec], settings, f"setting of net {spec!r}", besides=GIVEN)
+    if spec not in NETS:
+        return
+    for name in UNITS:
+        value = settings.get(name, 1)
+        for number in value if isinstance(value, Sequence) else [value]:
+            check_value(f"setting of net {spec!r}: each of {name}", number, int, 1, MOST_UNITS)
+        if isinstance(value, Sequence) and not value:
+            raise SettingsError(
+                f"setting of net {spec!r}: {name} must have at least one layer, got {value!r}"
+            )
+    check_value(f"setting of net {spec!r}: dropout", settings.get("dropout", 0.0), float, 0, 1)
 
 
 def make_net(

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset, TensorDataset
 
+from orthocl.checking import check_value
 from orthocl.errors import DataError, SettingsError, unknown_name
 from orthocl.streams.base import Split, Stream, Task, TaskKind
 from orthocl.streams.checks import Array, check_outputs, checked_samples, needed_outputs, target_kind
@@ -132,6 +133,11 @@ def from_arrays(
     >>> len(stream), stream.input_shape, dict(stream.heads)
     (2, (4,), {'main': 3})
     """
+    if not isinstance(tasks, Sequence) or isinstance(tasks, str):
+        raise DataError(f"expected a list of (x_train, y_train, x_test, y_test), got {type(tasks).__name__}")
+    if not isinstance(dtype, torch.dtype):
+        raise SettingsError(f"dtype must be a type of torch, such as torch.float32, got {dtype!r}")
+    check_value("outputs", outputs, int | Sequence[int] | None, 1)
     _check_settings(len(tasks), heads, kind, names)
     splits: list[tuple[TensorSplit, TensorSplit]] = []
     for number, arrays in enumerate(tasks, start=1):
@@ -220,10 +226,11 @@ def _read(
 def _check_settings(tasks: int, heads: str, kind: str | None, names: Sequence[str] | None) -> None:
     if not tasks:
         raise DataError("a stream needs at least one task: (x_train, y_train, x_test, y_test)")
+    check_value("names", names, Sequence[str] | None)
     if names is not None and len(names) != tasks:
         raise SettingsError(f"{tasks} tasks need as many names, got {len(names)}")
     if heads not in ("shared", "per-task"):
-        raise unknown_name("heads", heads, ("shared", "per-task"))
+        raise unknown_name("heads", str(heads), ("shared", "per-task"))
     if kind not in (None, "classification", "regression"):
         raise unknown_name("kind of task", str(kind), ("classification", "regression"))
 

@@ -166,9 +166,9 @@ def as_split(
 
 
 def _is_pair(item: object) -> bool:
-    return (
-        isinstance(item, tuple | list) and len(item) == 2 and not isinstance(item[0], tuple | list | Mapping)
-    )
+    if not isinstance(item, tuple | list) or len(item) != 2:
+        return False
+    return not isinstance(item[0], tuple | list | Mapping) and not isinstance(item[1], Mapping)
 
 
 def reservoir(items: Iterable[Any], generator: torch.Generator) -> list[Any]:

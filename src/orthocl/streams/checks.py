@@ -41,7 +41,7 @@ def checked_samples(
         raise DataError(
             f"{where}: {len(inputs)} inputs but targets of shape {tuple(targets.shape)}: one target per input"
         )
-    return _finite(where, "inputs", inputs.to(dtype)), _checked_targets(where, targets, kind, dtype)
+    return _finite(where, "inputs", _to(where, inputs, dtype)), _checked_targets(where, targets, kind, dtype)
 
 
 def target_kind(targets: Tensor) -> TaskKind:
@@ -91,6 +91,15 @@ def _checked_targets(where: str, targets: Tensor, kind: TaskKind | None, dtype: 
     return targets.to(torch.int64)
 
 
+def _to(where: str, inputs: Tensor, dtype: torch.dtype) -> Tensor:
+    """The inputs in another type; fractions are not cut off in silence."""
+    if inputs.is_floating_point() and not dtype.is_floating_point and bool((inputs != inputs.trunc()).any()):
+        raise DataError(
+            f"{where}: inputs have fractions, which {dtype} cannot hold: use a floating-point dtype"
+        )
+    return inputs.to(dtype)
+
+
 def _finite(where: str, what: str, tensor: Tensor) -> Tensor:
     if not bool(tensor.isfinite().all()):
         bad = int(
@@ -108,6 +117,8 @@ def _tensor(where: str, what: str, array: Array) -> Tensor:
         if array.is_complex() or array.is_quantized or array.is_sparse:
             raise DataError(f"{where}: {what} must be dense real numbers, got {array.dtype}, {array.layout}")
         return array.detach().cpu()
+    if isinstance(array, np.ma.MaskedArray) and bool(np.ma.getmaskarray(array).any()):
+        raise DataError(f"{where}: {what} have masked values: fill them in, or leave these samples out")
     try:
         array = np.asarray(array)
     except ValueError as error:
@@ -118,6 +129,8 @@ def _tensor(where: str, what: str, array: Array) -> Tensor:
     if array.dtype.kind == "f" and array.dtype.itemsize > 8:
         array = array.astype(np.float64)
     if array.dtype.kind == "u" and array.dtype.itemsize > 1:
+        if array.size and array.max() > np.iinfo(np.int64).max:
+            raise DataError(f"{where}: {what} hold {array.max()}, which is too large: divide them first")
         array = array.astype(np.int64)
     native = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("="))
     return torch.from_numpy(native if native.flags.writeable else native.copy())

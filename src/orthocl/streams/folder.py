@@ -16,6 +16,7 @@ from orthocl.streams.seeds import generator
 from orthocl.streams.split import SplitStream, split
 from orthocl.streams.views import Part
 
+FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF", "PPM")
 SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm"})
 
 
@@ -136,10 +137,26 @@ def _read_part(
     return torch.from_numpy(pixels), torch.tensor([label for _, label in files])
 
 
+def _eight_bits(image: Image.Image) -> Image.Image:
+    """The image with eight bits a channel: Pillow would cut brighter pixels of sixteen bits to white."""
+    if image.mode == "F":
+        raise ValueError("its pixels are floating-point numbers: save it with 8 or 16 bits a channel")
+    if not image.mode.startswith("I"):
+        return image
+    values = np.asarray(image).astype(np.int64)
+    if values.min() < 0 or values.max() > 65535:
+        raise ValueError("its pixels have more than 16 bits: save it with 8 or 16 bits a channel")
+    return Image.fromarray(((values + 128) // 257).astype(np.uint8))
+
+
 def _image(path: Path, size: int, grey: bool) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
     try:
-        with Image.open(path) as image:
-            square = image.convert("L" if grey else "RGB").resize((size, size), Image.Resampling.BILINEAR)
+        if not path.is_file():  # a pipe would block
+            raise ValueError("it is not a file")
+        # By the formats named only: others are told by their content, and may start programs (PostScript).
+        with Image.open(path, formats=FORMATS) as image:
+            plain = _eight_bits(image).convert("L" if grey else "RGB")
+            square = plain.resize((size, size), Image.Resampling.BILINEAR)
     except Exception as error:  # Pillow raises many kinds on damaged files
         raise DataError(f"{path}: not a readable image ({error}): remove or replace it") from error
     array = np.asarray(square)

@@ -64,6 +64,7 @@ class StreamMaker:
             expected = self.tasks if key == "tasks" else None
             if value not in (None, expected) and key not in self.takes:
                 raise SettingsError(f"stream {spec!r} takes no {key!r}: leave it out")
+            check_value(f"{key} of stream {spec!r}", value, int | None, 1)
 
 
 def _on(data: str, summary: str, build: Callable[..., Stream], tasks: int, **options: object) -> StreamMaker:
@@ -82,7 +83,7 @@ def _build_on(build: Callable[..., Stream], data: str, *, data_root: Any, **sett
 def _on_any(summary: str, build: Callable[..., Stream], tasks: int | None) -> StreamMaker:
     """A stream of a data set that the option `data` names."""
     options = {"data": "mnist-mini", **defaults(build, besides=COMMON)}
-    types = {"data": str, **argument_types(build)}
+    types = {**argument_types(build), "data": str}
 
     def on(*, data: str, data_root: Any, **settings: Any) -> Stream:
         return build(DATASETS[data](data_root), **settings)

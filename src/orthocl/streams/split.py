@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 
 from orthocl.errors import SettingsError
@@ -68,7 +69,14 @@ def split(
             f"{data.name} has {len(data.classes)} classes: classes_per_task must be from 1 to "
             f"{len(data.classes)}, got {classes_per_task}"
         )
-    most = len(data.classes) // classes_per_task
+    most, left = divmod(len(data.classes), classes_per_task)
+    if tasks is None and left:
+        names = ", ".join(data.classes[-left:])
+        warnings.warn(
+            f"{len(data.classes)} classes of {data.name} do not divide into tasks of {classes_per_task}: {left} are "
+            "left out" + (f" ({names})" if not shuffle_classes and left < 5 else ""),
+            stacklevel=2,
+        )
     tasks = most if tasks is None else tasks
     if not 1 <= tasks <= most:
         raise SettingsError(

@@ -12,7 +12,7 @@ its share of G g is computed from the weights' gradients, and G^T of the step in
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -123,6 +123,7 @@ class Adapter:
         self.velocity: Tensor | None = None
         self.batch_index: Tensor | None = None
         self.idle, self.foreign, self.reads = False, foreign, 0
+        self.average: Callable[[Tensor], None] | None = None  # over processes that average their gradients
         self.layers: list[AdapterLayer] = []
         self.direct: list[tuple[Block | OneOutputRows, list[nn.Parameter]]] = []
         self._steps = self._since_merge = 0
@@ -213,6 +214,8 @@ class Adapter:
         """Undo the protected part of the step that the optimizer has just taken, with the optimizer's settings."""
         if self.tangents is None:
             return
+        if self.average is not None:
+            self.average(self.gradient)
         self._since_merge += 1  # before the check: if it fails, `merge` still has this step to repair
         if self.checking:
             self._check(self._checked)

@@ -86,6 +86,8 @@ class Curriculum:
         if rule not in RULES:
             raise unknown_name("rule", rule, RULES)
         check_ridge(ridge)
+        if memory is not None and memory < 0:
+            raise SettingsError(f"expected a memory of zero samples or more, got {memory}")
         kernel = as_kernel(kernel)
         joint = join_tasks(kernel, tasks, initial)
         count = len(joint.points)

@@ -49,6 +49,11 @@ def join_tasks(kernel: Kernel, tasks: Sequence[TaskData], initial: Initial | flo
     Raises:
         DataError: no tasks, empty tasks, or targets that do not fit the inputs.
     """
+    pairs = isinstance(tasks, Sequence) and all(
+        isinstance(task, tuple | list) and len(task) == 2 for task in tasks
+    )
+    if not pairs:
+        raise DataError(f"expected a list of tasks (inputs, targets), got {str(tasks)[:60]}")
     if not tasks:
         raise DataError("expected at least one task (inputs, targets), got none")
     parts = [kernel.points(x) for x, _ in tasks]

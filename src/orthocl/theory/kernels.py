@@ -64,7 +64,13 @@ class FunctionKernel(Kernel):
         right = left if z is None else z.row_inputs()
         if left.is_floating_point():
             left, right = left.double(), right.double()
-        matrix = torch.as_tensor(self.function(left, right)).detach().double()
+        value = self.function(left, right)
+        try:
+            matrix = torch.as_tensor(value).detach().double()
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise DataError(
+                f"the kernel function must return a matrix of numbers, got a {type(value).__name__}"
+            ) from error
         if matrix.shape != (len(left), len(right)):
             raise DataError(
                 f"the kernel function must return a matrix of {(len(left), len(right))} numbers "

@@ -36,7 +36,7 @@ class RidgeSolution:
 
 def check_ridge(ridge: float) -> None:
     """Reject a ridge that is negative, infinite or not a number."""
-    if not (ridge >= 0 and math.isfinite(ridge)):
+    if not isinstance(ridge, int | float) or not (ridge >= 0 and math.isfinite(ridge)):
         raise SettingsError(f"expected a ridge of zero or more, and finite, got {ridge}")
 
 

@@ -120,6 +120,10 @@ def memory_rows(kernel: Kernel, joint: JointTasks, memory: Memory) -> list[Tenso
         if memory < 0:
             raise SettingsError(f"expected a memory of zero samples or more, got {memory}")
         return [torch.arange(min(memory * kernel.outputs, size)) for size in sizes]
+    if not isinstance(memory, Sequence):
+        raise SettingsError(
+            f"expected a memory as a number of samples or as rows of each task, got {memory!r}"
+        )
     if len(memory) != len(sizes):
         raise SettingsError(f"expected the rows to remember for {len(sizes)} tasks, got {len(memory)}")
     chosen = []

@@ -20,6 +20,7 @@ from orthocl.errors import SettingsError, UnsupportedError, unknown_name
 from orthocl.methods.base import Method
 from orthocl.methods.composite import require_method
 from orthocl.methods.learner import Learner, Loss
+from orthocl.methods.ranks import same_draws, unwrapped
 from orthocl.nets.heads import find_heads
 from orthocl.nets.inputs import Inputs
 from orthocl.nets.outputs import Outputs, check_outputs
@@ -49,7 +50,8 @@ def attach(
 
     Args:
         method: such as `orthocl.OGDPlus(memory_per_task=100)`.
-        model: any module.
+        model: any module. Under DistributedDataParallel all processes attach, best to the wrapped model: they then
+            remember the same samples and take the same steps.
         optimizer: any torch optimizer over its parameters.
         protect: names (or leading parts of names, such as "encoder") of the parameters that tasks share. By default all
             trainable ones except the heads of a `MultiHead`.
@@ -85,6 +87,8 @@ def attach(
     _check_arguments(method, model, optimizer)
     check_outputs(outputs)
     method.check_settings()
+    model, ranks = unwrapped(model)
+    protect = [protect] if isinstance(protect, str) else None if protect is None else list(protect)
     optimizer = wrapped_optimizer(optimizer)
     parameters = protected_parameters(model, protect)
     _check_optimizer(optimizer, parameters)
@@ -105,7 +109,10 @@ def attach(
         tasks_expected=tasks,
         outputs=outputs,
         batch=batch,
+        ranks=ranks,
+        find_protected=partial(protected_parameters, model, protect),
     )
+    same_draws(learner.generator, ranks)
     reason = method.refusal(learner)
     if reason:
         raise UnsupportedError(reason)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +16,24 @@ from orthocl.streams.base import Stream
 from orthocl.training.loop import Progress
 
 
-def save_checkpoint(path: str | Path, learner: Learner, progress: Progress) -> None:
-    """Weights, optimizer, method with its tangents, random state and position, written atomically."""
-    write_state(path, checkpoint_state(learner, progress))
+def save_checkpoint(
+    path: str | Path,
+    learner: Learner,
+    progress: Progress,
+    *,
+    owner: str = "",
+    check: Callable[[], object] | None = None,
+) -> None:
+    """Weights, optimizer, method with its tangents, random state and position, written atomically.
+
+    Args:
+        path: the file.
+        learner: the learner in training.
+        progress: its position.
+        owner: the run it belongs to; `load_checkpoint` can insist on it.
+        check: called at the last moment: an error from it leaves the earlier checkpoint as it was.
+    """
+    write_state(path, checkpoint_state(learner, progress), owner=owner, check=check)
 
 
 def checkpoint_state(learner: Learner, progress: Progress) -> dict[str, Any]:
@@ -34,16 +49,23 @@ def checkpoint_state(learner: Learner, progress: Progress) -> dict[str, Any]:
     }
 
 
-def load_checkpoint(path: str | Path, learner: Learner, stream: Stream) -> Progress:
-    """Restore a freshly attached learner from a checkpoint, and return the progress to pass to `train`."""
-    state = read_state(path)
+def load_checkpoint(path: str | Path, learner: Learner, stream: Stream, *, owner: str = "") -> Progress:
+    """Restore a freshly attached learner from a checkpoint, and return the progress to pass to `train`.
+
+    Args:
+        path: the file.
+        learner: the learner to restore.
+        stream: what it learns.
+        owner: the run that the checkpoint must belong to; any by default.
+    """
+    state = read_state(path, owner=owner)
     try:
         progress = Progress(**state["progress"])
         _load_model(learner.model, state["model"])
         learner.optimizer.load_state_dict(state["optimizer"])
         learner.load_state_dict(state["learner"])
         torch.set_rng_state(state["random"])
-    except (KeyError, TypeError, RuntimeError, ValueError) as error:
+    except (LookupError, TypeError, AttributeError, RuntimeError, ValueError) as error:
         raise StoreError(
             f"checkpoint {path} does not fit this run ({error}): delete it to start over"
         ) from error

@@ -69,8 +69,10 @@ class TrainSettings:
         for name in ("epochs", "batch_size"):
             if getattr(self, name) < 1:
                 raise SettingsError(f"{name} must be at least 1, got {getattr(self, name)}")
-        if not self.learning_rate > 0 or not math.isfinite(self.learning_rate):
-            raise SettingsError(f"learning_rate must be a positive number, got {self.learning_rate}")
+        if not 0 < self.learning_rate < 1e38:  # beyond that it is infinite in single precision
+            raise SettingsError(
+                f"learning_rate must be a positive number below 1e38, got {self.learning_rate}"
+            )
         if self.evaluate_every is not None and self.evaluate_every < 1:
             raise SettingsError(f"evaluate_every must be at least 1 step, got {self.evaluate_every}")
 

@@ -40,7 +40,7 @@ def test_the_hash_covers_the_result_and_not_the_circumstances(make_record):
         ("0.9", "0.91", "does not match its own hash"),
         ('"format": 1', '"format": 2', "has format 2"),
         ('"result_hash"', '"hash"', "is not a record"),
-        ("{", "", "is not a record"),
+        ("{", "", "is not JSON"),
     ],
 )
 def test_damage_is_noticed(make_record, old, new, words):

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from orthocl.errors import SettingsError
+from orthocl.errors import SettingsError, StoreError
 from orthocl.lab.experiment.settings import RunSettings
 from orthocl.lab.run.execute import RunOptions, identify
 from orthocl.lab.store.record import Record
@@ -100,14 +100,20 @@ class Executor(Protocol):
 def pending(
     runs: Sequence[RunSettings], store: Store, options: RunOptions, on_event: OnEvent
 ) -> tuple[list[str], dict[str, RunSettings]]:
-    """The ids of all runs, and by id those that have no record yet (equal runs once)."""
+    """The ids of all runs, and by id those that have no record yet (equal runs once).
+
+    Runs whose record is damaged are left alone: it says why, and is never overwritten.
+    """
     ids = identify(runs, options.data_root)
     todo: dict[str, RunSettings] = {}
     for run, settings in zip(ids, runs, strict=True):
-        if store.record(run) is None:
-            todo.setdefault(run, settings)
-        else:
-            on_event(Event("known", run, settings))
+        try:
+            if store.record(run) is None:
+                todo.setdefault(run, settings)
+            else:
+                on_event(Event("known", run, settings))
+        except StoreError as error:
+            on_event(Event("failed", run, settings, text=str(error)))
     if todo:
         store.check_writable()
     return ids, todo
@@ -123,7 +129,11 @@ def gather(
     """The outcomes of runs, from the store and the reasons why some failed."""
     outcomes = []
     for run, settings in zip(ids, runs, strict=True):
-        record = store.record(run)
+        try:
+            record = store.record(run)
+        except StoreError as error:
+            outcomes.append(Outcome(run, settings, "failed", reason=str(error)))
+            continue
         if record is not None:
             outcomes.append(
                 Outcome(run, settings, record.status, record, record.reason, known=run not in todo)

@@ -14,6 +14,7 @@ from multiprocessing.connection import wait as wait_for
 from types import FrameType, TracebackType
 from typing import Any
 
+from orthocl.errors import StoreError
 from orthocl.lab.executors.interface import (
     FINAL_KINDS,
     Event,
@@ -170,7 +171,11 @@ class _Session:
             self._ended_without_a_word(run, code)
 
     def _ended_without_a_word(self, run: str, code: int) -> None:
-        record = self.store.record(run)
+        try:
+            record = self.store.record(run)
+        except StoreError as error:
+            self.hear(run=run, kind="failed", text=str(error))
+            return
         if record is not None:
             self.hear(run=run, kind=record.status, text=record.reason)
         elif self.stopping and code >= 0:
@@ -185,7 +190,12 @@ class _Session:
     def _wait_for_others(self) -> None:
         """Check whether others have finished their runs, or died and left them to us."""
         for run in sorted(self.elsewhere):
-            record = self.store.record(run)
+            try:
+                record = self.store.record(run)
+            except StoreError as error:
+                self.elsewhere.discard(run)
+                self.hear(run=run, kind="failed", text=str(error))
+                continue
             if record is not None:
                 self.elsewhere.discard(run)
                 self.hear(run=run, kind=record.status, text=record.reason)

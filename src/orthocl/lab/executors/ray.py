@@ -228,8 +228,8 @@ class _Session:
                     write_atomically(self.store.folder(run) / name, files[name])
             if "record.json" in files:
                 self.store.keep_sources(run, self.todo[run].resolved())
-                record = Record.from_json(files["record.json"].decode(), where=f"record of run {run}")
-                self.store.write_record(record)
+                record = Record.from_json(files["record.json"], where=f"record of run {run}", run=run)
+                self.store.write_record(record, check=claim.confirm)
                 claim.finish()
             elif report.kind == "failed":
                 self.store.write_failure(run, {"reason": report.text, "expected": True})

@@ -42,7 +42,8 @@ from pathlib import Path
 from typing import Any
 
 from orthocl.checking import check_names
-from orthocl.errors import OrthoclError, SettingsError, unknown_name
+from orthocl.errors import OrthoclError, SettingsError, UnlikelyError, unknown_name
+from orthocl.formatting import counted
 from orthocl.lab.experiment.file import TomlTable, merge, read_file
 from orthocl.lab.experiment.grid import flat, grid_points, nested, parse_overrides, point_label
 from orthocl.lab.experiment.settings import PATHS, RunSettings, StreamSettings, method_fields
@@ -55,6 +56,9 @@ TOP = (
     *("name", "description", "include", "seeds", "streams", "methods", "only"),
     *("train", "net", "stream", "method", "grid", "table", "search"),
 )
+MOST_RUNS = 100_000
+MOST_TASKS = 10_000
+"""Experiments with more runs, and streams with more tasks, are taken for slips of the pen."""
 STREAM_KEYS = [item.name for item in fields(StreamSettings) if item.name not in ("name", "options", "source")]
 
 
@@ -83,6 +87,7 @@ def load_experiment(
     only: Sequence[str] = (),
     seeds: Sequence[int] = (),
     overrides: Mapping[str, Any] | Sequence[str] = (),
+    any_size: bool = False,
 ) -> Experiment:
     """Read an experiment file.
 
@@ -91,14 +96,18 @@ def load_experiment(
         only: patterns such as "ogd*" (a stream or a method) or "rotated*/ogd+" (a pair); all runs by default.
         seeds: instead of the file's.
         overrides: {"train.epochs": 1}, or texts "train.epochs=1": they override everything else in every run.
+        any_size: allow what can hardly be meant, such as 10^9 tasks.
 
     Raises:
         SettingsError: for an unknown key or name, with the nearest known one, and for impossible values.
+        UnlikelyError: for more than `MOST_TASKS` tasks or `MOST_RUNS` runs, unless `any_size`.
     """
     content = read_file(Path(path))
     content.setdefault("name", Path(path).stem)
     try:
-        return make_experiment(content, only=only, seeds=seeds, overrides=overrides)
+        return make_experiment(content, only=only, seeds=seeds, overrides=overrides, any_size=any_size)
+    except UnlikelyError as error:
+        raise UnlikelyError(f"{path}: {error}") from error
     except SettingsError as error:
         raise SettingsError(f"{path}: {error}") from error
 
@@ -109,8 +118,9 @@ def make_experiment(
     only: Sequence[str] = (),
     seeds: Sequence[int] = (),
     overrides: Mapping[str, Any] | Sequence[str] = (),
+    any_size: bool = False,
 ) -> Experiment:
-    """An experiment from the content of a file.
+    """An experiment from the content of a file; arguments as for `load_experiment`.
 
     >>> content = {"streams": ["rotated-mnist-mini"], "methods": ["sgd", "ogd"], "seeds": [1, 2]}
     >>> [run.label for run in make_experiment(content, only=["ogd"]).runs]
@@ -124,20 +134,34 @@ def make_experiment(
     changes = parse_overrides(overrides)
     used_seeds = _seeds(list(seeds) or content.get("seeds", [0]))
     _check_shared_hyperparameters(content, changes, methods)
-    runs = [
-        replace(run, seed=seed)
+    most = None if any_size else MOST_RUNS
+    pairs = [
+        run
         for stream in streams
         for method in methods
-        for run in _pair(content, stream, method, changes)
-        for seed in used_seeds
+        for run in _pair(content, stream, method, changes, most)
     ]
+    if not any_size:
+        _check_size(pairs, len(used_seeds))
+    runs = [replace(run, seed=seed) for run in pairs for seed in used_seeds]
     return Experiment(
-        str(content.get("name", "experiment")),
+        _text(content, "name", "experiment"),
         tuple(select(select(runs, _patterns(content)), only)),
-        str(content.get("description", "")),
-        tuple(_plain_table(content, "table", ("metrics",)).get("metrics", ())),
-        content.get("search", {}),
+        _text(content, "description", ""),
+        _metrics(content),
+        _plain_table(content, "search", None),
     )
+
+
+def _check_size(pairs: Sequence[RunSettings], seeds: int) -> None:
+    """Reject what can hardly be meant."""
+    if len(pairs) * seeds > MOST_RUNS:
+        raise UnlikelyError(f"this experiment has {counted(len(pairs) * seeds, 'run')}")
+    for run in pairs:
+        if (run.stream.tasks or 0) > MOST_TASKS:
+            raise UnlikelyError(
+                f"{run.stream_label or run.stream.name} has {counted(run.stream.tasks or 0, 'task')}"
+            )
 
 
 def select(runs: Sequence[RunSettings], only: Sequence[str]) -> list[RunSettings]:
@@ -168,7 +192,9 @@ def _matches(run: RunSettings, pattern: str) -> bool:
 # ---- one pair of a stream and a method ------------------------------------------------------------------------
 
 
-def _pair(content: TomlTable, stream: str, method: str, changes: TomlTable) -> list[RunSettings]:
+def _pair(
+    content: TomlTable, stream: str, method: str, changes: TomlTable, most: int | None
+) -> list[RunSettings]:
     """The runs of one pair: one per grid point, without seeds."""
     stream_table = _entry(content, "streams", stream)
     method_table = _entry(content, "methods", method)
@@ -184,13 +210,13 @@ def _pair(content: TomlTable, stream: str, method: str, changes: TomlTable) -> l
         _method_layer(method_table, f"[methods.{method}]", method_name),
         _method_layer(pair_table, f"[streams.{stream}.methods.{method}]", method_name),
     ]
-    shared = flat(content.get("grid", {})) | flat(stream_table.get("grid", {}))
+    shared = flat(_plain_table(content, "grid", None)) | flat(_plain_table(stream_table, "grid", None))
     axes = {key: values for key, values in shared.items() if _applies(key, method_name)}
-    axes |= flat(method_table.get("grid", {})) | flat(pair_table.get("grid", {}))
+    axes |= flat(_plain_table(method_table, "grid", None)) | flat(_plain_table(pair_table, "grid", None))
     where = f"[streams.{stream}] with [methods.{method}]"
     last = _applicable(changes, method_name)
     runs = []
-    for point in grid_points(axes):
+    for point in grid_points(axes, most):
         run = _assemble([*layers, nested(point), last], stream_name, method_name, where)
         of_stream = {key: value for key, value in point.items() if key.startswith("stream.")}
         of_method = {key: value for key, value in point.items() if key not in of_stream}
@@ -331,6 +357,20 @@ def _check_shared_hyperparameters(content: TomlTable, changes: TomlTable, labels
     for key in changes.get("method", {}):
         if key not in here:
             raise unknown_name("hyperparameter of the methods here", key, here)
+
+
+def _text(content: TomlTable, key: str, default: str) -> str:
+    value = content.get(key, default)
+    if not isinstance(value, str):
+        raise SettingsError(f"`{key}` must be a text, got {value!r}")
+    return value
+
+
+def _metrics(content: TomlTable) -> tuple[str, ...]:
+    metrics = _plain_table(content, "table", ("metrics",)).get("metrics", [])
+    if not isinstance(metrics, list) or not all(isinstance(name, str) for name in metrics):
+        raise SettingsError(f'`table.metrics` must be a list of names such as "aac", got {metrics!r}')
+    return tuple(metrics)
 
 
 def _patterns(content: TomlTable) -> list[str]:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from orthocl.errors import SettingsError, unknown_name
+from orthocl.errors import SettingsError, UnlikelyError, unknown_name
+from orthocl.formatting import counted
 from orthocl.lab.experiment.file import TomlTable, toml_value
 
 LEVELS = ("train", "net", "stream", "method")
@@ -32,8 +34,12 @@ def parse_overrides(overrides: Mapping[str, Any] | Sequence[str]) -> TomlTable:
     return nested(values)
 
 
-def grid_points(axes: Mapping[str, Any]) -> list[TomlTable]:
+def grid_points(axes: Mapping[str, Any], most: int | None = None) -> list[TomlTable]:
     """All combinations of {dotted name: list of values}; one empty combination if there are no axes.
+
+    Args:
+        axes: the values of each setting.
+        most: more combinations than this are an `UnlikelyError`.
 
     >>> grid_points({"train.epochs": [1, 2]})
     [{'train.epochs': 1}, {'train.epochs': 2}]
@@ -42,6 +48,9 @@ def grid_points(axes: Mapping[str, Any]) -> list[TomlTable]:
         _check_level("grid setting", key)
         if not isinstance(values, list) or not values:
             raise SettingsError(f"grid setting {key} needs a list of values, got {values!r}")
+    points = math.prod(len(values) for values in axes.values())
+    if most is not None and points > most:
+        raise UnlikelyError(f"this grid has {counted(points, 'point')}, each of them a run for every seed")
     return [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
 
 

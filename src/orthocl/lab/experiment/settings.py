@@ -21,6 +21,9 @@ from orthocl.training.losses import LOSSES
 CODE_VERSION = 3
 """Part of every run's identity: raise it when a change of the code changes results for the same settings."""
 
+ID_LENGTH = 16
+"""Hexadecimal digits of a run's id."""
+
 PATHS = ("folder", "arrays")
 """Streams of files, and the option of the same name that says where they are."""
 
@@ -229,8 +232,13 @@ def run_id(settings: RunSettings, fingerprint: str) -> str:
 
 def identity(resolved: RunSettings, fingerprint: str) -> str:
     """Identity of a run whose settings are resolved already."""
-    content = {"settings": resolved.recorded(), "stream": fingerprint, "code": CODE_VERSION}
-    return hashlib.sha256(canonical(whole_numbers(content)).encode()).hexdigest()[:16]
+    return recorded_identity(resolved.recorded(), fingerprint, CODE_VERSION)
+
+
+def recorded_identity(settings: Mapping[str, Any], fingerprint: str, code: int) -> str:
+    """Identity of a run from what its record holds, as JSON values, also of other versions of the code."""
+    content = {"settings": settings, "stream": fingerprint, "code": code}
+    return hashlib.sha256(canonical(whole_numbers(content)).encode()).hexdigest()[:ID_LENGTH]
 
 
 def method_fields(spec: str) -> list[str]:

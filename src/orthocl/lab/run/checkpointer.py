@@ -11,9 +11,9 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from orthocl.errors import OrthoclError
+from orthocl.errors import OrthoclError, StoreError
 from orthocl.formatting import counted
-from orthocl.lab.store.run_lock import Claim, ClaimedError
+from orthocl.lab.store.run_lock import Claim
 from orthocl.lab.store.store import Store
 from orthocl.methods import Learner
 from orthocl.storage import write_atomically
@@ -66,10 +66,11 @@ class Checkpointer(Observer):
     def on_start(self, learner: Learner, stream: Stream, progress: Progress) -> None:
         """Rewrite the progress file: after a crash it may be ahead of the checkpoint."""
         self.curve_points = len(progress.curves)
-        lines = [{"after_task": 0, "accuracies": progress.accuracies[0]}, *progress.curves]
+        lines = [{"run": self.run}, {"after_task": 0, "accuracies": progress.accuracies[0]}, *progress.curves]
         lines += [_task_line(progress, number) for number in range(1, len(progress.monitors) + 1)]
         text = "".join(json.dumps(line) + "\n" for line in lines)
-        write_atomically(self.store.folder(self.run) / "progress.jsonl", text.encode())
+        path = self.store.folder(self.run) / "progress.jsonl"
+        write_atomically(path, text.encode(), check=self.claim.confirm)
 
     def on_step(self, learner: Learner, progress: Progress, loss: float) -> None:
         """Write a checkpoint if it is time."""
@@ -96,16 +97,19 @@ class Checkpointer(Observer):
             raise InterruptedRun(f"run {self.run} was stopped; the same command resumes it")
 
     def _save(self, learner: Learner, progress: Progress) -> None:
-        if self.claim.lost:
-            raise ClaimedError(
-                f"run {self.run} was taken over by another process, because this one seemed dead"
-            )
-        save_checkpoint(self.store.checkpoint(self.run), learner, self.finished(progress))
+        self.claim.confirm()  # before the work of writing, and again just before the file takes its place
+        path = self.store.checkpoint(self.run)
+        save_checkpoint(path, learner, self.finished(progress), owner=self.run, check=self.claim.confirm)
         self.saved = time.perf_counter()
 
     def _append(self, line: dict[str, Any]) -> None:
-        with open(self.store.folder(self.run) / "progress.jsonl", "a", encoding="utf-8") as file:
-            file.write(json.dumps(line) + "\n")
+        self.claim.confirm()
+        path = self.store.folder(self.run) / "progress.jsonl"
+        try:
+            with open(path, "a", encoding="utf-8") as file:
+                file.write(json.dumps(line) + "\n")
+        except OSError as error:
+            raise StoreError(f"cannot write {path}: {error.strerror or error}") from error
 
 
 def _task_line(progress: Progress, number: int) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import platform
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from orthocl.errors import OrthoclError, UnsupportedError
+from orthocl.errors import OrthoclError, StoreError, UnsupportedError
 from orthocl.lab.experiment.settings import RunSettings, StreamSettings, canonical, identity, run_id
 from orthocl.lab.experiment.specs import label_of
 from orthocl.lab.run.checkpointer import Checkpointer, InterruptedRun
@@ -136,12 +136,15 @@ def _make(attempt: Attempt) -> Record:
                 str(error),
                 provenance={**circumstances(), "labels": _labels(settings)},
             )
-            store.write_record(record)
+            store.write_record(record, check=attempt.claim.confirm)
             return record
         except (InterruptedRun, ClaimedError):
             raise
         except Exception as error:
-            store.write_failure(run, _failure(error))
+            failure = _failure(error)
+            with suppress(OSError, StoreError):  # of a store that is gone; the error itself says more
+                attempt.claim.confirm()
+                store.write_failure(run, failure)
             raise
         return attempt.conclude(progress)
 
@@ -176,6 +179,7 @@ class Attempt:
 
     def begin(self) -> int:
         """Note in the store that the run has started, and return the number of threads it was first started with."""
+        self.claim.confirm()
         here = {"threads": torch.get_num_threads(), "time": _now(), "system": platform.system()}
         start = self.store.begin(self.run, self.settings, here)
         return int(start.get("threads", torch.get_num_threads()))
@@ -187,7 +191,9 @@ class Attempt:
             self.store, self.run, self.options, self.stop, self.claim, self.together
         )
         if self.store.checkpoint(self.run).exists():
-            self.progress = load_checkpoint(self.store.checkpoint(self.run), self.learner, self.stream)
+            self.progress = load_checkpoint(
+                self.store.checkpoint(self.run), self.learner, self.stream, owner=self.run
+            )
             self.checkpointer.resumed(self.progress)
 
     @property
@@ -202,8 +208,13 @@ class Attempt:
         self.checkpointer.finished(progress)
         record = _record(self.run, self.settings, self.stream, model, progress, self.together)
         if self.options.keep_weights:
-            write_state(self.store.folder(self.run) / "weights.safetensors", dict(model.state_dict()))
-        self.store.write_record(record)
+            write_state(
+                self.store.folder(self.run) / "weights.safetensors",
+                dict(model.state_dict()),
+                owner=self.run,
+                check=self.claim.confirm,
+            )
+        self.store.write_record(record, check=self.claim.confirm)
         return record
 
 

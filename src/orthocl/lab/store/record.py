@@ -2,7 +2,10 @@
 
 The *result* part (settings, data, accuracies, curves, monitors, memory) is bit-identical whenever the same run is
 repeated on the same machine, interrupted or not; `result_hash` covers it. The *provenance* part (versions,
-machine, timings) is not hashed.
+machine, timings) is not part of that hash, but of the checksum of the file.
+
+A record is verified when it is read: its checksum, the hash of its result, and its id, which follows from its settings,
+its data and the version of the code. A record of another run, or one that was edited, is never taken for good.
 """
 
 from __future__ import annotations
@@ -12,20 +15,30 @@ import json
 import math
 import os
 import platform
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy
 import torch
 
-from orthocl.errors import StoreError
-from orthocl.lab.experiment.settings import CODE_VERSION, RunSettings, canonical
+from orthocl.errors import OrthoclError, SettingsError, StoreError
+from orthocl.lab.experiment.settings import (
+    CODE_VERSION,
+    ID_LENGTH,
+    RunSettings,
+    canonical,
+    recorded_identity,
+)
 from orthocl.metrics import AccuracyMatrix, compute, memorised_variation
+from orthocl.storage import check_seal, parse_json, sealed
 from orthocl.training import Progress
 
 FORMAT = 1
+HASHED = ("id", "code", "settings", "stream", "status", "reason", "result")
 
 RecordStatus = Literal["finished", "unsupported"]
 
@@ -135,25 +148,19 @@ class Record:
             "result_hash": self.result_hash,
             "provenance": dict(self.provenance),
         }
-        return readable_json(whole)
+        return readable_json(sealed(whole))
 
     @classmethod
-    def from_json(cls, text: str, where: str = "record") -> Record:
-        """Parse `to_json`'s text and check it against its hash."""
+    def from_json(cls, text: str | bytes, where: str = "record", run: str = "") -> Record:
+        """Parse `to_json`'s text and verify it.
+
+        Args:
+            text: the content of a record's file.
+            where: what errors call it.
+            run: id of the run that it must be the record of; any by default.
+        """
+        values = verified(text.encode() if isinstance(text, str) else text, where, run)
         try:
-            values = json.loads(text)
-            if values["format"] != FORMAT:
-                raise StoreError(
-                    f"{where} has format {values['format']}, this version reads {FORMAT}: use the version that wrote it"
-                )
-            hashed = {
-                key: values[key] for key in ("id", "code", "settings", "stream", "status", "reason", "result")
-            }
-            if _hash(hashed) != values["result_hash"]:
-                raise StoreError(
-                    f"{where} does not match its own hash: it was edited or damaged. Restore it, or remove the run "
-                    "(orthocl runs rm) and run it again"
-                )
             return cls(
                 values["id"],
                 RunSettings.from_dict(values["settings"] | _labels(values["provenance"])),
@@ -164,10 +171,46 @@ class Record:
                 values["provenance"],
                 values["code"],
             )
-        except (KeyError, TypeError, ValueError) as error:
+        except (LookupError, TypeError, ValueError, AttributeError, OrthoclError) as error:
             raise StoreError(
                 f"{where} is not a record of orthocl ({error!r}): restore or remove it"
             ) from error
+
+
+def verified(content: bytes, where: str, run: str = "") -> dict[str, Any]:
+    """The values of a record's file, once its checksum, its hash and its identity have been verified.
+
+    Args:
+        content: the content of the file.
+        where: what errors call it.
+        run: id of the run that it must be the record of; any by default.
+    """
+    try:
+        values = parse_json(content, Path(where))
+        if values["format"] != FORMAT:
+            raise StoreError(
+                f"{where} has format {values['format']}, this version reads {FORMAT}: use the version that wrote it"
+            )
+        hashed = {key: values[key] for key in HASHED}
+        if _hash(hashed) != values["result_hash"]:
+            raise StoreError(f"{where} does not match its own hash: it was edited or damaged. {_REMEDY}")
+        if run and values["id"] != run:
+            raise StoreError(f"{where} is the record of run {values['id']}, not of {run}. {_REMEDY}")
+        own = str(values["id"])
+        if re.fullmatch(f"[0-9a-f]{{{ID_LENGTH}}}", own):  # other ids are not ours, and follow from nothing
+            made_by = recorded_identity(values["settings"], values["stream"]["fingerprint"], values["code"])
+            if made_by != own:
+                raise StoreError(
+                    f"{where} calls itself run {own}, but its settings, data and code are those of run {made_by}. "
+                    f"{_REMEDY}"
+                )
+        check_seal(values, Path(where))
+        return values
+    except (LookupError, TypeError, ValueError, AttributeError, RecursionError, SettingsError) as error:
+        raise StoreError(f"{where} is not a record of orthocl ({error!r}): restore or remove it") from error
+
+
+_REMEDY = "Restore it, or move it away (orthocl runs doctor --quarantine) and run it again"
 
 
 def _labels(provenance: Mapping[str, Any]) -> dict[str, str]:

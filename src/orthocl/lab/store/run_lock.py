@@ -6,10 +6,13 @@ atomic on local disks and on NFS; locks are not used). The claim with the highes
 - it is *alive* while its file's modification time keeps moving (the heartbeat), judged by the clock of the file
   system itself, so that machines with wrong clocks agree;
 - it is *over* when its owner marked it released, when its owner was a process of this machine that no longer exists, or
-  when there was no heartbeat for `TIMEOUT` seconds.
+  when there was no heartbeat for `TIMEOUT` seconds;
+- a heartbeat from the future says only that a clock was set back. Whoever sees it first moves it to the present: from
+  then on its owner has `TIMEOUT` seconds to beat again, as after any other heartbeat, whatever the clocks say.
 
-To take over, a process creates the next number: exactly one succeeds. An owner that was only asleep sees the higher
-number at its next heartbeat and stops. Numbers are never reused while a run is unfinished.
+To take over, a process creates the next number: exactly one succeeds. An owner that was only asleep finds a higher
+number, or, when the other has finished and tidied up, its own claim gone. Either way the claim is lost. `confirm`
+looks, and is called before anything is written. Numbers are never reused while a run is unfinished.
 """
 
 from __future__ import annotations
@@ -26,7 +29,7 @@ from types import TracebackType
 from typing import Any
 
 from orthocl.errors import StoreError
-from orthocl.storage import write_atomically
+from orthocl.storage import read_file, write_atomically
 
 HEARTBEAT = 10.0
 TIMEOUT = 90.0
@@ -37,7 +40,10 @@ class ClaimedError(StoreError):
 
 
 class Claim:
-    """The right to work on one run, held by a `with` block. `lost` turns true if another process took over."""
+    """The right to work on one run, held by a `with` block.
+
+    `lost` turns true if another process took over, at the latest at the next heartbeat; `confirm` looks at once.
+    """
 
     def __init__(self, folder: Path, *, heartbeat: float = HEARTBEAT, timeout: float = TIMEOUT):
         self.folder = folder
@@ -53,6 +59,22 @@ class Claim:
         """The run has its record: leaving the block removes all claims."""
         self._finished = True
 
+    def confirm(self) -> None:
+        """Look whether the run is still ours: call it before anything is written.
+
+        Raises:
+            ClaimedError: another process has taken over, or has even finished, or the claim was removed.
+        """
+        try:
+            self._look()
+        except OSError as error:
+            raise ClaimedError(f"cannot look at the claim on run {self.folder.name}: {error}") from error
+        if self.lost:
+            raise ClaimedError(
+                f"run {self.folder.name} was taken over by another process, because this one seemed dead, or its "
+                "claim was removed"
+            )
+
     def __enter__(self) -> Claim:
         self._thread.start()
         return self
@@ -65,9 +87,12 @@ class Claim:
         with suppress(OSError, StoreError):
             if self._finished:
                 for path in _claims(self.folder).values():
-                    path.unlink(missing_ok=True)
-            elif not self.lost:
-                write_atomically(self._path, json.dumps({**self._owner, "released": True}).encode())
+                    with suppress(OSError):
+                        path.unlink()
+                return
+            self.confirm()
+            text = json.dumps({**self._owner, "released": True})
+            write_atomically(self._path, text.encode(), check=self.confirm)
 
     def _create(self) -> Path:
         # Both from one listing: a claim that appears after it makes the creation of the next number fail.
@@ -84,14 +109,19 @@ class Claim:
         return path
 
     def _beat(self) -> None:
-        number = int(self._path.stem.split("-")[1])
         while not self._over.wait(self.heartbeat):
             with suppress(OSError):  # the file system may be briefly unavailable: go on
                 os.utime(self._path)
             with suppress(OSError):
-                self.lost = max(_claims(self.folder), default=0) > number
+                self._look()
             if self.lost:
                 return
+
+    def _look(self) -> None:
+        claims = _claims(self.folder)
+        own = int(self._path.stem.split("-")[1])
+        if own not in claims or max(claims) > own or _nonce(self._path) != self._owner["nonce"]:
+            self.lost = True
 
 
 def alive_claim(folder: Path, timeout: float = TIMEOUT) -> dict[str, Any] | None:
@@ -103,15 +133,19 @@ def _alive(claims: dict[int, Path], folder: Path, timeout: float) -> dict[str, A
     if not claims:
         return None
     path = claims[max(claims)]
+    owner: dict[str, Any] = {}
     try:
-        text, beat = path.read_text(encoding="utf-8", errors="replace"), path.stat().st_mtime
+        beat = path.stat().st_mtime
+        with suppress(StoreError, ValueError, TypeError, RecursionError):
+            owner = dict(json.loads(read_file(path)))
     except FileNotFoundError:
         return None
-    owner: dict[str, Any] = {}
-    with suppress(ValueError, TypeError):
-        owner = dict(json.loads(text))
-    if owner.get("released") or _now(folder) - beat > timeout or is_gone(owner):
+    now = _now(folder)
+    if owner.get("released") or now - beat > timeout or is_gone(owner):
         return None
+    if beat > now + HEARTBEAT:
+        with suppress(OSError):
+            os.utime(path, (now, now))
     return owner
 
 
@@ -128,13 +162,13 @@ def this_process() -> dict[str, Any]:
 
 def is_gone(owner: dict[str, Any]) -> bool:
     """Whether the owner certainly no longer exists: it was a process of this machine, and it is gone."""
-    if owner.get("machine") != _machine() or not isinstance(owner.get("pid"), int):
+    if owner.get("machine") != _machine() or not isinstance(owner.get("pid"), int) or owner["pid"] < 1:
         return False
     try:
         os.kill(owner["pid"], 0)
     except ProcessLookupError:
         return True
-    except OSError:
+    except (OSError, OverflowError):
         return False
     return bool(_born(owner["pid"]) != owner.get("born"))  # a new process has taken the number
 
@@ -142,6 +176,14 @@ def is_gone(owner: dict[str, Any]) -> bool:
 def describe(owner: dict[str, Any]) -> str:
     """An owner in words."""
     return f"process {owner.get('pid', '?')} on {owner.get('host', 'another machine')}"
+
+
+def _nonce(path: Path) -> object:
+    """What distinguishes a claim from a later one with the same number."""
+    with suppress(FileNotFoundError, StoreError, ValueError, RecursionError):
+        owner = json.loads(read_file(path))
+        return owner.get("nonce") if isinstance(owner, dict) else None
+    return None
 
 
 def _create_exclusively(path: Path, text: str) -> None:
@@ -161,10 +203,10 @@ def _create_exclusively(path: Path, text: str) -> None:
 
 def _claims(folder: Path) -> dict[int, Path]:
     found = {}
-    with suppress(FileNotFoundError):
+    with suppress(FileNotFoundError, NotADirectoryError):
         for path in folder.iterdir():
             stem, _, number = path.stem.partition("-")
-            if stem == "claim" and path.suffix == ".json" and number.isdigit():
+            if stem == "claim" and path.suffix == ".json" and number.isascii() and number.isdigit():
                 found[int(number)] = path
     return found
 

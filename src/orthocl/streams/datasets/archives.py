@@ -62,7 +62,7 @@ def extract_tree(
             most_bytes, most_files = most_bytes - member.size, most_files - 1
             if most_bytes < 0 or most_files < 0:
                 raise SourceError("the archive holds more than expected")
-            if path.parts[0] == folder and len(path.parts) > 1:
+            if path.parts[:1] == (folder,) and len(path.parts) > 1:
                 _write(tar, member, target.joinpath(*path.parts[1:]), progress)
 
 

@@ -1,10 +1,11 @@
+"""The growing factor and the choice of independent rows, against projectors written out."""
+
 from __future__ import annotations
 
 import pytest
 import torch
 
 from orthocl.tangents.cholesky import GrowingCholesky, independent_rows
-from orthocl.theory.ridge import solve_ridge
 
 
 def features(rows, columns, seed=0):
@@ -52,27 +53,3 @@ def test_growing_factor_equals_a_projector():
     first = factor.leading(4)
     assert first.size == 4
     assert torch.allclose(first.lower() @ first.lower().T, memory[:4] @ memory[:4].T)
-
-
-@pytest.mark.parametrize("ridge", [0.0, 1e-9, 0.3])
-@pytest.mark.parametrize("rank", [3, 8])
-def test_ridge_against_an_eigendecomposition(ridge, rank):
-    phi = features(8, rank)
-    matrix, r = phi @ phi.T, features(8, 2, 5)
-    found = solve_ridge(matrix, r, ridge, 1e-12 * float(matrix.diagonal().max()))
-    assert torch.allclose(
-        matrix @ found.in_range + ridge * found.coefficients, _seen(matrix, r, ridge), atol=1e-6
-    )
-    values, vectors = torch.linalg.eigh(matrix)
-    scale = torch.where(values > 1e-9, 1 / (values + ridge), 0.0)
-    expected = vectors @ (scale[:, None] * (vectors.T @ r))
-    assert torch.allclose(matrix @ found.in_range, matrix @ expected, atol=1e-8)
-    if ridge < 1e-6:
-        assert torch.allclose(found.in_range, expected, atol=1e-7)
-
-
-def _seen(matrix, r, ridge):
-    """(K + lam) a = r where there is a ridge; without one, the part of r in the range of K."""
-    if ridge > 0:
-        return r
-    return matrix @ torch.linalg.pinv(matrix, rtol=1e-10) @ r

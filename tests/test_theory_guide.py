@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-TEXT = (Path(__file__).parents[2] / "docs" / "theory.md").read_text()
+TEXT = (Path(__file__).parents[1] / "docs" / "theory.md").read_text()
 
 
 def test_python_blocks_run_in_order(capsys):

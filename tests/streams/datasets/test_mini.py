@@ -46,7 +46,7 @@ def test_no_image_is_in_both_parts():
 
 @pytest.mark.data
 def test_the_script_makes_it_from_the_complete_data(mnist_root, tmp_path, monkeypatch):
-    source = Path(__file__).parents[2] / "scripts" / "make_embedded_mnist.py"
+    source = Path(__file__).parents[3] / "scripts" / "make_embedded_mnist.py"
     spec = importlib.util.spec_from_file_location("make_embedded_mnist", source)
     script = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(script)
