@@ -49,12 +49,13 @@ def main():
     try:
         from transformers import Trainer, TrainingArguments
 
-        from orthocl.integrations.transformers import OrthoclCallback  # the first line
-
         stream = orthocl.streams.make(
             "text-stream", train_size=TEXTS, test_size=TESTED, options={"order": ["sst-2", "qqp"]}
         )
         model = ForTrainer(orthocl.make_net("minilm-lora", stream.input_shape, stream.heads, seed=0))
+        from transformers import Trainer, TrainingArguments
+
+        from orthocl.integrations.transformers import OrthoclCallback  # the first line
     except (ImportError, DataError, UnsupportedError) as error:
         print(error)
         return
