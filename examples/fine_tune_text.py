@@ -47,8 +47,6 @@ class Rows(Dataset):
 
 def main():
     try:
-        from transformers import Trainer, TrainingArguments
-
         stream = orthocl.streams.make(
             "text-stream", train_size=TEXTS, test_size=TESTED, options={"order": ["sst-2", "qqp"]}
         )
