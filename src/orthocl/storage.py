@@ -176,7 +176,9 @@ def read_state(path: str | Path, *, owner: str = "") -> SavedState:
             values = json.loads((file.metadata() or {})["orthocl"])
             # Cloned, because tensors in the file's buffer may be unaligned, and rounding may depend on that.
             tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
-        if isinstance(values, dict) and (_SEAL in values or _SKELETON in values):  # neither in earlier versions
+        if isinstance(values, dict) and (
+            _SEAL in values or _SKELETON in values
+        ):  # neither in earlier versions
             _check_seal(path, values, tensors, owner)
             values = values[_SKELETON]
         state: SavedState = _unpack(values, tensors)
