@@ -201,9 +201,8 @@ class Storm:
             time.sleep(self.chance.uniform(0.0, 0.5))
         kill(pid, signal.SIGCONT)
         for each in (pid, other):
-            if each != other or not self._gone(other):
-                if not ended(each, 120):
-                    end(each)
+            if not self._gone(each) and not ended(each, 120):
+                end(each)
 
     def clock_jumps(self, jobs: int) -> None:
         pid = start(self.method, self.directory, jobs)
