@@ -342,7 +342,7 @@ class Learner:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what `state_dict` returned, into a learner with the same method and the same protected parameters."""
-        check_saved(state, self.method.settings())
+        check_saved(state)
         if state.get("method") != self.method.name:
             raise StoreError(
                 f"this is a state of method {state.get('method')!r}, not of {self.method.name!r}"
@@ -353,6 +353,7 @@ class Learner:
             raise StoreError(
                 f"this state belongs to another model; protected parameters that differ: {odd[:4]}"
             )
+        check_saved_settings(state, self.method.settings())
         before = self.method.state_dict()
         try:
             self.method.load_state_dict(state["state"], self)
@@ -383,12 +384,16 @@ class Learner:
         self.hooks.clear()
 
 
-def check_saved(state: Any, settings: dict[str, Any]) -> None:
-    """Reject what cannot be the saved state of a learner whose method has these settings."""
+def check_saved(state: Any) -> None:
+    """Reject what cannot be the saved state of a learner."""
     kinds = {"method": str, "parameters": dict, "tasks_done": int, "random": Tensor, "state": dict}
     for key, kind in kinds.items():
         if not isinstance(state, dict) or not isinstance(state.get(key), kind):
             raise StoreError(f"this is not the saved state of a learner: its {key!r} is missing or damaged")
+
+
+def check_saved_settings(state: dict[str, Any], settings: dict[str, Any]) -> None:
+    """Reject the state of a method with other settings: it would fail a task later, or not at all."""
     saved = state.get("settings", {})
     for key, value in saved.items() if isinstance(saved, dict) else ():
         if key in settings and json.dumps(value) != json.dumps(settings[key]):
