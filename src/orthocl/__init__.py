@@ -1,10 +1,10 @@
 """Continual learning by orthogonal projection.
 
 Your own loop: `attach`. Methods: `OGD`, `OGDPlus`, `PCAOGD`, `AGEM`, `AGEMNT`, `EWC`, `SI`, `MAS`, `StableSGD`,
-`GPM`, `SGP`, `KronOGD`, `AdamNSCL`, `SketchOGD`, `ORFit`, `ER`, `DERpp`, `Joint`, `SGD`; combined: `chain`,
-`partition`. What a memory costs: `plan`. Data: `streams`. Theory: `solve_stream`, `generalisation_bound`,
-`EmpiricalNTK`, `InfiniteWidthNTK`, `linearise`, and the rest in `orthocl.theory`. Experiments: `compare`, and
-`orthocl.lab`.
+`GPM`, `SGP`, `KronOGD`, `AdamNSCL`, `SketchOGD`, `ORFit`, `ER`, `DERpp`, `Joint`, `SGD`, for adapters `AdapterOGD`;
+combined: `chain`, `partition`. What a memory costs: `plan`. What a fine-tuning lost: `audit`. Data: `streams`. Theory:
+`solve_stream`, `generalisation_bound`, `EmpiricalNTK`, `InfiniteWidthNTK`, `linearise`, and the rest in
+`orthocl.theory`. Experiments: `compare`, and `orthocl.lab`.
 """
 
 from importlib import import_module
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         SGP,
         SI,
         AdamNSCL,
+        AdapterOGD,
         DERpp,
         Joint,
         KronOGD,
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
     from orthocl.nets import NETS, MultiHead, make_net
     from orthocl.tangents.planner import plan
     from orthocl.theory import EmpiricalNTK, InfiniteWidthNTK, generalisation_bound, linearise, solve_stream
-    from orthocl.training import TrainSettings, attach, evaluate, train
+    from orthocl.training import TrainSettings, attach, audit, evaluate, train
 
 __version__ = "0.1.0"
 
@@ -64,6 +65,7 @@ __all__ = [
     "SI",
     "AccuracyMatrix",
     "AdamNSCL",
+    "AdapterOGD",
     "DERpp",
     "EmpiricalNTK",
     "InfiniteWidthNTK",
@@ -78,6 +80,7 @@ __all__ = [
     "StableSGD",
     "TrainSettings",
     "attach",
+    "audit",
     "chain",
     "compare",
     "evaluate",
@@ -92,7 +95,7 @@ __all__ = [
 ]
 
 _HOMES = ("methods", "metrics", "nets", "tangents.planner", "theory", "training", "lab.compare")
-_PACKAGES = ("lab", "methods", "metrics", "nets", "streams", "tangents", "theory", "training")
+_PACKAGES = ("integrations", "lab", "methods", "metrics", "nets", "streams", "tangents", "theory", "training")
 
 
 def __getattr__(name: str) -> object:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import unicodedata
+
 
 def counted(number: int, thing: str) -> str:
     """A number with its noun.
@@ -41,20 +43,17 @@ def time_text(seconds: float) -> str:
     return f"{minutes // 60} h {minutes % 60} min"
 
 
-def printable(text: str) -> str:
-    r"""A text in one line that cannot steer a terminal: other characters are shown as Python writes them.
+def plain_text(text: object) -> str:
+    r"""A label on one line and without characters that steer a terminal or turn the direction of writing.
 
-    >>> printable("a\x1b[31mb\n")
-    'a\\x1b[31mb\\n'
+    >>> plain_text("red\x1b[31m\nline"), plain_text("ogd+ $x$")
+    ('red�[31m line', 'ogd+ $x$')
     """
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
-
-
-def for_spreadsheets(text: str) -> str:
-    """A text that no spreadsheet takes for a formula, in one line.
-
-    >>> for_spreadsheets("=cmd"), for_spreadsheets("ogd+")
-    ("'=cmd", 'ogd+')
-    """
-    text = printable(text)
-    return f"'{text}" if text[:1] in ("=", "+", "-", "@") else text
+    return "".join(
+        " "
+        if letter in "\n\r\t"
+        else "\ufffd"
+        if unicodedata.category(letter) in ("Cc", "Cf", "Cs")
+        else letter
+        for letter in str(text)
+    )

@@ -41,6 +41,21 @@ def export_state(value: Any, *, copy: bool = True) -> Any:
     return value.detach().clone() if copy and isinstance(value, Tensor) else value
 
 
+def converted(value: Any, old: torch.dtype, new: torch.dtype) -> Any:
+    """A nested state with its tensors of one type converted to another.
+
+    What is protected, a "subspace" or "bases", stays as it is: it has a type of its own.
+    """
+    if isinstance(value, Tensor):
+        return value.to(new) if value.dtype == old else value
+    if isinstance(value, Mapping):
+        return {
+            key: item if key in ("subspace", "bases") else converted(item, old, new)
+            for key, item in value.items()
+        }
+    return [converted(item, old, new) for item in value] if isinstance(value, list | tuple) else value
+
+
 def tensor_bytes(value: Any) -> int:
     """Bytes taken by all tensors in a nested state."""
     if isinstance(value, Tensor):

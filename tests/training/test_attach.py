@@ -396,16 +396,17 @@ def test_first_errors_say_what_was_expected(arguments, words):
         attach(*arguments(model, torch.optim.SGD(model.parameters(), lr=0.1)))
 
 
-def test_a_loader_is_not_a_data_set():
-    model, data = network(), tasks(1)[0]
-    learner = attach(OGD(), model, torch.optim.SGD(model.parameters(), lr=0.1))
-    loader = DataLoader(data, batch_size=6)
-    with (
-        pytest.raises(DataError, match=r"got a DataLoader.*learning\(loader.dataset\)"),
-        learner.learning(loader),
-    ):
-        pass
-    with learner.learning(loader.dataset):
+def test_the_loader_will_do_as_well_as_its_data_set():
+    found = []
+    for give in (lambda loader: loader, lambda loader: loader.dataset):
+        model, data = network(), tasks(1)[0]
+        learner = attach(OGD(memory_per_task=4), model, torch.optim.SGD(model.parameters(), lr=0.1), seed=1)
+        with learner.learning(give(DataLoader(data, batch_size=6))):
+            pass
+        found.append(learner.method.remembered[1])
+    assert torch.equal(*found)
+    batches = DataLoader(data, batch_size=None)
+    with pytest.raises(DataError, match="whole batches"), learner.learning(batches):
         pass
 
 
@@ -416,19 +417,22 @@ def test_a_model_that_returns_a_dict_needs_a_loss():
             self.net = network()
 
         def forward(self, x):
-            return {"logits": self.net(x)}
+            return {"scores": self.net(x)}
 
     model, (first, second) = Dictionary(), tasks(2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     learner = attach(AGEM(memory_per_task=5), model, optimizer)
     with learner.learning(first):
         pass
-    model(second.tensors[0])["logits"].sum().backward()
-    with pytest.raises(UnsupportedError, match="got a dict: pass attach a loss"), learner.learning(second):
+    model(second.tensors[0])["scores"].sum().backward()
+    with (
+        pytest.raises(UnsupportedError, match=r"got a dict .*: pass attach a loss"),
+        learner.learning(second),
+    ):
         optimizer.step()
     learner.detach()
     learner = attach(
-        AGEM(memory_per_task=5), model, optimizer, loss=lambda z, y: cross_entropy(z["logits"], y)
+        AGEM(memory_per_task=5), model, optimizer, loss=lambda z, y: cross_entropy(z["scores"], y)
     )
     for data in (first, second):
         with learner.learning(data):

@@ -23,7 +23,21 @@ from rich.markup import escape
 from orthocl import __version__
 from orthocl.errors import OrthoclError
 
-GROUPS = ("demo", "run", "runs", "report", "search", "list", "data", "theory", "plan", "check", "paper")
+GROUPS = (
+    "demo",
+    "run",
+    "runs",
+    "report",
+    "view",
+    "search",
+    "list",
+    "data",
+    "theory",
+    "plan",
+    "audit",
+    "check",
+    "paper",
+)
 """Modules of this package that hold a command each, in the order of the help page."""
 
 STOPPED = "stopped; the same command resumes where it left off"

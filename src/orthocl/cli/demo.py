@@ -59,6 +59,8 @@ def demo(
             title=experiment.name,
             description=experiment.description,
             failures=results.failures,
+            store=Store(out / "store"),
+            command="orthocl demo",
         )
     console.print(f"report: {escape(str(page.absolute()))}", highlight=False, soft_wrap=True)
     return 1 if results.failures else 0

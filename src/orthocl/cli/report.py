@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -24,8 +24,9 @@ from orthocl.cli.options import (
 from orthocl.cli.records import readable_records
 from orthocl.errors import SettingsError, StoreError
 from orthocl.formatting import counted
-from orthocl.lab.experiment.experiment import load_experiment, select
+from orthocl.lab.experiment.experiment import load_experiment
 from orthocl.lab.experiment.settings import RunSettings
+from orthocl.lab.reporting.chosen_runs import chosen
 from orthocl.lab.reporting.figure import check_suffix, make_figure, save_figure
 from orthocl.lab.reporting.report import write_report
 from orthocl.lab.run.execute import identify
@@ -70,10 +71,11 @@ def report(
     opened = Store(store)
     name, description, metrics = "All runs", "", list(metric or ())
     if file is None:
-        with working("reading the store"):
-            pairs = _chosen(readable_records(opened), only or (), seed or ())
         if set_:
-            raise SettingsError("--set changes the runs of an experiment file: give one, or leave --set out")
+            raise SettingsError("--set changes the settings of an experiment file: give the file too")
+        with working("reading the store"):
+            records = readable_records(opened)
+            pairs = chosen(((record.settings, record) for record in records), only or (), seed or ())
     else:
         experiment = load_experiment(file, only=only or (), seeds=seed or (), overrides=set_ or ())
         name, description = experiment.name, experiment.description
@@ -86,19 +88,23 @@ def report(
         if figure is not None:
             path = save_figure(make_figure(figure, pairs), out)
         else:
-            path = write_report(out, pairs, title=name, description=description, metrics=metrics)
+            command = (
+                ""
+                if file is None
+                else f"orthocl run {shlex.quote(file.name)} --report {shlex.quote(out.name)}"
+            )
+            path = write_report(
+                out,
+                pairs,
+                title=name,
+                description=description,
+                metrics=metrics,
+                store=opened,
+                command=command,
+            )
     Console(stderr=True).print(
         f"{counted(len(pairs), 'run')} to {escape(str(path))}", highlight=False, soft_wrap=True
     )
-
-
-def _chosen(
-    records: Sequence[Record], only: Sequence[str], seeds: Sequence[int]
-) -> list[tuple[RunSettings, Record]]:
-    """The records of the whole store that --only and --seed choose."""
-    chosen = select([record.settings for record in records], only) if records else []
-    keys = {id(settings) for settings in chosen if not seeds or settings.seed in seeds}
-    return [(record.settings, record) for record in records if id(record.settings) in keys]
 
 
 def _pairs(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -125,6 +126,8 @@ def run(
                 description=experiment.description,
                 metrics=metric or experiment.metrics,
                 failures=results.failures,
+                store=Store(store),
+                command=_again(file, report),
             )
         Console(stderr=True).print(f"report: {escape(str(path))}", highlight=False, soft_wrap=True)
     if any(outcome.status == "interrupted" for outcome in results.outcomes):
@@ -173,6 +176,11 @@ def sized(read: Callable[[bool], Experiment], yes: bool) -> Experiment:
     except UnlikelyError as error:
         agree(str(error), yes)
     return read(True)
+
+
+def _again(file: Path | None, report: Path) -> str:
+    """The command that makes the same report from the experiment's file."""
+    return "" if file is None else f"orthocl run {shlex.quote(file.name)} --report {shlex.quote(report.name)}"
 
 
 def backend_options(texts: Sequence[str] | None) -> dict[str, object]:

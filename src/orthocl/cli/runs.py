@@ -26,8 +26,9 @@ from orthocl.cli.options import (
 )
 from orthocl.cli.records import readable_records
 from orthocl.errors import SettingsError, StoreError, unknown_name
-from orthocl.formatting import counted, for_spreadsheets, printable, time_text
+from orthocl.formatting import counted, plain_text, time_text
 from orthocl.lab.experiment.grid import flat
+from orthocl.lab.reporting.escaping import csv_text
 from orthocl.lab.reporting.table import DEFAULT_METRICS, Cell, Format, make_table, title
 from orthocl.lab.run.forecasts import read_forecasts
 from orthocl.lab.store import doctor as doctors
@@ -80,7 +81,7 @@ def _rows(store: Store) -> Iterator[list[str]]:
                 row = [settings.stream.name, settings.method.name, str(settings.seed), state, "", ""]
             except StoreError:
                 row = ["?", "?", "?", "damaged", "", ""]
-        yield [run[:8], *map(printable, row)]
+        yield [run[:8], *map(plain_text, row)]
 
 
 @app.command
@@ -293,7 +294,7 @@ def _export_row(record: Record) -> dict[str, Any]:
     return {
         "id": record.id,
         "status": record.status,
-        "reason": for_spreadsheets(record.reason),
+        "reason": csv_text(record.reason),
         **settings,
         **metrics,
         "result_hash": record.result_hash,
@@ -302,7 +303,7 @@ def _export_row(record: Record) -> dict[str, Any]:
 
 def _scalar(value: Any) -> Any:
     if isinstance(value, str):
-        return for_spreadsheets(value)
+        return csv_text(value)
     return json.dumps(value) if isinstance(value, list) else value
 
 

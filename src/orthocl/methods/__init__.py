@@ -1,6 +1,7 @@
 """Methods: one file each; the registry name is the name on the command line and in tables."""
 
 from orthocl.methods.adam_nscl import AdamNSCL
+from orthocl.methods.adapter_ogd import AdapterOGD
 from orthocl.methods.agem import AGEM, AGEMNT
 from orthocl.methods.base import Gradient, Method
 from orthocl.methods.chain import Chain, chain
@@ -38,6 +39,7 @@ __all__ = [
     "SGP",
     "SI",
     "AdamNSCL",
+    "AdapterOGD",
     "Chain",
     "DERpp",
     "Gradient",

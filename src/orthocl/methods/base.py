@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from orthocl.checking import check_value, field_types
+from orthocl.nets.inputs import Inputs
 from orthocl.storage import export_state, tensor_bytes
 
 if TYPE_CHECKING:
@@ -110,12 +111,23 @@ class Method(Declarations):
         """Why this method cannot work on this model, or None if it can."""
         return None
 
-    def memory_warning(self, learner: Learner, inputs: Tensor) -> str | None:
+    def memory_warning(self, learner: Learner, inputs: Inputs) -> str | None:
         """A warning if the method will need more memory than there is, from one example input; None if not."""
         return None
 
     def merge(self, learner: Learner) -> None:
         """Make `model.parameters()` the weights that the model computes with, where the method keeps part of them."""
+
+    def grow(self, learner: Learner, earlier: Mapping[str, tuple[int, ...]]) -> None:
+        """Between tasks: the model has got more outputs or layers, and `learner.parameters` are those of now.
+
+        A method that keeps something for each weight keeps it for the weights that were there.
+
+        Args:
+            learner: the learner.
+            earlier: names and shapes of the parameters that were protected until now; the present ones have these names
+                and further ones, and are longer along their first axis where they differ.
+        """
 
     def monitor(self, learner: Learner) -> dict[str, float]:
         """Numbers worth recording at the end of a task, such as the rank of the memory."""

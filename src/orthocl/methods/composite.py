@@ -13,6 +13,7 @@ from torch import Tensor
 from orthocl.errors import SettingsError
 from orthocl.methods.base import Gradient, Method
 from orthocl.methods.learner import Learner
+from orthocl.nets.inputs import Inputs
 
 
 @dataclass
@@ -124,7 +125,7 @@ class Composite(Method):
         reasons = (method.refusal(self.view(learner, key)) for key, method in self.members.items())
         return next((reason for reason in reasons if reason), None)
 
-    def memory_warning(self, learner: Learner, inputs: Tensor) -> str | None:
+    def memory_warning(self, learner: Learner, inputs: Inputs) -> str | None:
         """The warnings of all members."""
         found = (
             method.memory_warning(self.view(learner, key), inputs) for key, method in self.members.items()
@@ -135,6 +136,12 @@ class Composite(Method):
         """Each member completes its share of the weights."""
         for key, method in self.members.items():
             method.merge(self.view(learner, key))
+
+    def grow(self, learner: Learner, earlier: Mapping[str, tuple[int, ...]]) -> None:
+        """Each member grows its share."""
+        for key, method in self.members.items():
+            view = self.view(learner, key)
+            method.grow(view, {name: shape for name, shape in earlier.items() if name in view.parameters})
 
     def monitor(self, learner: Learner) -> dict[str, float]:
         """The numbers of all members; those that several members report carry the member's name."""

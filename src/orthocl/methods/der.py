@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -16,7 +16,9 @@ from torch import Tensor
 from orthocl.methods.er import ER
 from orthocl.methods.learner import Learner
 from orthocl.nets.heads import use_head
+from orthocl.nets.inputs import Targets, each_tensor, take, tensors
 from orthocl.nets.modes import evaluating
+from orthocl.nets.outputs import plain_output
 
 
 @dataclass
@@ -38,12 +40,17 @@ class DERpp(ER):
     strength: float = 0.5
     distillation: float = 0.5
     minimum: ClassVar[Mapping[str, float]] = {**ER.minimum, "distillation": 0.0}
-    outputs: dict[int, Tensor] = field(default_factory=dict, init=False, repr=False)
+    outputs: dict[int, Targets] = field(default_factory=dict, init=False, repr=False)
     """Task -> outputs of its remembered samples when it ended."""
 
-    def replayed(self, learner: Learner, task: int, rows: Tensor, outputs: Tensor, targets: Tensor) -> Tensor:
+    def replayed(self, learner: Learner, task: int, rows: Tensor, outputs: Any, targets: Targets) -> Tensor:
         """The loss of the labels and the squared change of the outputs."""
-        change = (outputs - self.outputs[task][rows]).square().mean()
+        earlier = take(self.outputs[task], rows)
+        current = outputs if isinstance(earlier, dict) else plain_output(outputs)
+        pairs = zip(tensors(current), tensors(earlier), strict=True)
+        # A head may have grown since: outputs that did not exist are not compared.
+        parts = [(now[:, : then.shape[1]] if then.dim() > 1 else now) - then for now, then in pairs]
+        change = torch.stack([part.square().mean() for part in parts]).sum()
         return super().replayed(learner, task, rows, outputs, targets) + self.distillation * change
 
     def end_task(self, learner: Learner) -> None:
@@ -52,4 +59,5 @@ class DERpp(ER):
         piece = self.memory.pieces[learner.current_task.number]
         if len(piece):
             with torch.no_grad(), evaluating(learner.model), use_head(learner.model, piece.head):
-                self.outputs[piece.task] = learner.model(piece.inputs).clone()
+                found = learner.read(piece.inputs, piece.targets)
+                self.outputs[piece.task] = each_tensor(found, torch.clone)

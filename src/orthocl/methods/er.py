@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -17,6 +17,7 @@ from orthocl.methods.base import Method
 from orthocl.methods.learner import Learner
 from orthocl.methods.memory import SampleMemory, fixed_batch_statistics
 from orthocl.nets.heads import use_head
+from orthocl.nets.inputs import Targets, take
 
 
 @dataclass
@@ -52,22 +53,21 @@ class ER(Method):
                 rows = chosen[(chosen >= start) & (chosen < start + len(piece))] - start
                 start += len(piece)
                 if len(rows):
+                    targets = take(piece.targets, rows)
                     with use_head(learner.model, piece.head):
-                        outputs = learner.model(piece.inputs[rows])
+                        outputs = learner.answer(take(piece.inputs, rows), targets)
                     share = len(rows) / count
-                    total.append(
-                        self.replayed(learner, piece.task, rows, outputs, piece.targets[rows]) * share
-                    )
+                    total.append(self.replayed(learner, piece.task, rows, outputs, targets) * share)
         return torch.stack(total).sum()
 
-    def replayed(self, learner: Learner, task: int, rows: Tensor, outputs: Tensor, targets: Tensor) -> Tensor:
+    def replayed(self, learner: Learner, task: int, rows: Tensor, outputs: Any, targets: Targets) -> Tensor:
         """The mean loss of some of a task's remembered samples.
 
         Args:
             learner: the learner.
             task: number of the task.
             rows: which of its remembered samples.
-            outputs: the current outputs.
+            outputs: what the model returns for them, or the outputs that `attach` was told to read.
             targets: their labels.
         """
         return self.strength * learner.loss(outputs, targets)

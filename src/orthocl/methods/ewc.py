@@ -15,10 +15,12 @@ from torch import Tensor
 
 from orthocl.errors import SettingsError
 from orthocl.methods.base import Method
+from orthocl.methods.growing import grown_centre, grown_list
 from orthocl.methods.importance import mean_of_gradients
 from orthocl.methods.learner import Learner
 from orthocl.methods.memory import draw
 from orthocl.methods.quadratic import add_quadratic, quadratic_penalty
+from orthocl.nets.positions import IGNORED, log_probabilities
 
 
 @dataclass
@@ -70,6 +72,11 @@ class EWC(Method):
         parameters = list(learner.parameters.values())
         return quadratic_penalty(parameters, self.importance, self.centre, self.strength / 2)
 
+    def grow(self, learner: Learner, earlier: Mapping[str, tuple[int, ...]]) -> None:
+        """New weights have no importance for earlier tasks."""
+        self.importance = grown_list(self.importance, learner.parameters, earlier)
+        self.centre = grown_centre(self.centre, learner.parameters, earlier)
+
     def end_task(self, learner: Learner) -> None:
         """Add the task's Fisher diagonal at its final weights."""
         new = self.estimate(learner)
@@ -92,6 +99,8 @@ class EWC(Method):
                 noise = torch.randn(outputs.shape, generator=learner.generator, dtype=outputs.dtype)
                 goal = targets if self.fisher == "label" else outputs.detach() + noise.to(outputs.device)
                 return -0.5 * (outputs - goal.view_as(outputs)).square().reshape(len(outputs), -1).sum(1)
+            if targets.dim() > 1:  # sequences and images: a class at each position
+                return _log_likelihood_of_positions(outputs, targets, self.fisher, learner.generator)
             log = outputs.log_softmax(-1)
             if self.fisher == "predicted":
                 targets = log.argmax(-1)
@@ -101,3 +110,20 @@ class EWC(Method):
             return log.gather(-1, targets[:, None])[:, 0]
 
         return mean_of_gradients(learner, piece, log_likelihood, torch.square, batch=self.fisher_batch)
+
+
+def _log_likelihood_of_positions(
+    outputs: Tensor, targets: Tensor, fisher: str, generator: torch.Generator
+) -> Tensor:
+    """The sum over the positions that have a target, each with the class that the Fisher uses there."""
+    if fisher != "label":
+        classes = outputs if outputs.shape[:-1] == targets.shape else outputs.movedim(1, -1)
+        chances = classes.detach().softmax(-1).flatten(0, -2).cpu()
+        drawn = (
+            chances.argmax(-1)
+            if fisher == "predicted"
+            else torch.multinomial(chances, 1, generator=generator)
+        )
+        targets = torch.where(targets == IGNORED, targets, drawn.view(targets.shape).to(targets))
+    found, valid = log_probabilities(outputs, targets)
+    return torch.where(valid, found, 0.0).sum(1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -12,6 +12,7 @@ from torch import Tensor
 from orthocl.methods.base import Gradient
 from orthocl.methods.er import ER
 from orthocl.methods.learner import Learner
+from orthocl.nets.inputs import Targets
 
 
 @dataclass
@@ -38,7 +39,7 @@ class Joint(ER):
         """Weight of all earlier tasks together."""
         return self.strength * sum(1 for piece in self.memory if len(piece))
 
-    def replayed(self, learner: Learner, task: int, rows: Tensor, outputs: Tensor, targets: Tensor) -> Tensor:
+    def replayed(self, learner: Learner, task: int, rows: Tensor, outputs: Any, targets: Targets) -> Tensor:
         """The loss of earlier samples, as many times as there are earlier tasks."""
         return self.earlier * learner.loss(outputs, targets)
 

@@ -16,6 +16,7 @@ from torch import Tensor
 from orthocl.methods.gpm import GPM
 from orthocl.methods.layer_bases import LayerBases, Seen
 from orthocl.methods.learner import Learner
+from orthocl.tangents.growing import padded
 
 
 @dataclass
@@ -39,8 +40,16 @@ class KronOGD(GPM):
 
     def protected(self, weight: str, gradient: Tensor) -> Tensor:
         """The part of a layer's gradient that is removed."""
-        basis = self.outputs.bases[weight]
+        basis = self.outputs.bases[weight].to(gradient.dtype)
         return basis @ (basis.mT @ super().protected(weight, gradient))
+
+    def grow(self, learner: Learner, earlier: Mapping[str, tuple[int, ...]]) -> None:
+        """Derivatives by new outputs are zero for earlier samples."""
+        super().grow(learner, earlier)
+        for weight, inputs in self.inputs.bases.items():
+            size = len(learner.parameters[weight]) // len(inputs)
+            known = self.outputs.bases.get(weight, inputs.new_zeros(len(inputs), size, 0))
+            self.outputs.bases[weight] = padded(known, (size, known.shape[2]), axis=1)
 
     def remember(self, seen: Seen) -> None:
         """Extend both bases of one layer."""

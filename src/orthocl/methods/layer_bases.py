@@ -18,8 +18,9 @@ from orthocl.methods.learner import Learner
 from orthocl.methods.memory import Remembered
 from orthocl.nets.heads import use_head
 from orthocl.tangents.blocks import Patches, accurate, extended
-from orthocl.tangents.collect import Variant, read_layers
+from orthocl.tangents.collect import read_layers
 from orthocl.tangents.range_finder import spectrum
+from orthocl.tangents.remembering import fitting_variant
 
 # Positions of a layer's inputs that are used; of more, a random subset, as in the GPM authors' code.
 MOST_ROWS = 20_000
@@ -34,11 +35,17 @@ class Seen:
     derivatives: Tensor
 
 
-def look(learner: Learner, piece: Remembered, variant: Variant = "gtl") -> list[Seen]:
+def look(learner: Learner, piece: Remembered) -> list[Seen]:
     """What the layers see of remembered samples at the current weights, through the head of their task."""
+    variant = fitting_variant(piece.targets)
     with use_head(learner.model, piece.head):
         layers = read_layers(
-            learner.model, piece.inputs, piece.targets, parameters=learner.parameters, variant=variant
+            learner.model,
+            piece.inputs,
+            piece.targets,
+            parameters=learner.parameters,
+            variant=variant,
+            outputs=learner.outputs,
         )
     return [_seen(layer) for layer in layers]
 
@@ -75,7 +82,7 @@ class LayerBases:
         """
         if len(names) == 2:
             self.biases[names[0]] = names[1]
-        known = self.bases.get(names[0], rows.new_zeros(len(rows), rows.shape[2], 0))
+        known = self.bases.get(names[0], rows.new_zeros(len(rows), rows.shape[2], 0)).to(rows.dtype)
         rest = rows - (rows @ known) @ known.mT
         allowed = (1 - share) * float(rows.double().square().sum())
         found = spectrum(rest, allowed / 8)

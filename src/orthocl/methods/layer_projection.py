@@ -14,6 +14,7 @@ from orthocl.methods.base import Gradient, Method
 from orthocl.methods.layer_bases import LayerBases, Seen, look, matrix, parts
 from orthocl.methods.learner import Learner
 from orthocl.methods.memory import draw
+from orthocl.tangents.recording import readable_layers
 
 
 @dataclass
@@ -41,13 +42,15 @@ class LayerProjection(Method, ABC):
         free: dict[str, Tensor] = {}
         for weight, basis in self.inputs.bases.items():
             bias = self.inputs.biases.get(weight)
-            whole = matrix(named, weight, bias, len(basis))
-            free |= parts(whole - self.protected(weight, whole), weight, bias, named)
+            given = matrix(named, weight, bias, len(basis))
+            whole = given.to(torch.promote_types(given.dtype, basis.dtype))
+            left = whole - self.protected(weight, whole)
+            free |= parts(left.to(given.dtype), weight, bias, named)
         return [free[name] if name in free else torch.zeros_like(part) for name, part in named.items()]
 
     def protected(self, weight: str, gradient: Tensor) -> Tensor:
         """The part of a layer's gradient [g_W, g_b] that is removed."""
-        basis = self.inputs.bases[weight]
+        basis = self.inputs.bases[weight].to(gradient.dtype)
         return (gradient @ basis) @ basis.mT
 
     def end_task(self, learner: Learner) -> None:
@@ -55,6 +58,19 @@ class LayerProjection(Method, ABC):
         piece = draw(learner, self.memory_per_task)
         for seen in look(learner, piece) if len(piece) else []:
             self.remember(seen)
+
+    def grow(self, learner: Learner, earlier: Mapping[str, tuple[int, ...]]) -> None:
+        """More outputs of a layer see the same inputs; of a new layer no input has been seen, so it may move freely."""
+        if not self.inputs.bases:
+            return
+        for layer in readable_layers(learner.model, learner.parameters):
+            weight, bias = layer.names.get("weight"), layer.names.get("bias")
+            if weight is not None and weight not in earlier and weight not in self.inputs.bases:
+                like = learner.parameters[weight]
+                width = like[0].numel() + (bias is not None)
+                self.inputs.bases[weight] = like.detach().new_zeros(1, width, 0)
+                if bias is not None:
+                    self.inputs.biases[weight] = bias
 
     @abstractmethod
     def remember(self, seen: Seen) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -16,25 +15,33 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
-from orthocl.errors import DataError, StoreError, TrainingError, UnsupportedError
+from orthocl.errors import DataError, StoreError, TrainingError
 from orthocl.methods.base import Method
+from orthocl.methods.certifiable import Certifiable
+from orthocl.methods.guard import Guard, check_in_optimizer, grown_parameters
+from orthocl.methods.ranks import Ranks
+from orthocl.methods.saved_state import check_saved, check_saved_settings
 from orthocl.nets.heads import find_heads
-from orthocl.storage import read_state, write_state
-from orthocl.streams.arrays import DatasetSplit
+from orthocl.nets.inputs import Batch, Inputs, Targets, call_model, each_tensor, tensors
+from orthocl.nets.outputs import Outputs, read_outputs
+from orthocl.storage import converted, read_state, write_state
 from orthocl.streams.base import Split, Task
+from orthocl.streams.batches import SplitBatch, as_split
 from orthocl.tangents.adapter import why_not_exact
+from orthocl.tangents.growing import has_grown
 
-Loss = Callable[[Tensor, Tensor], Tensor]
+Loss = Callable[[Any, Any], Tensor]
+"""(outputs, targets) of a batch -> mean loss: tensors, or dicts of them where outputs are named."""
 
 
 @dataclass
-class Learner:
+class Learner(Certifiable):
     """What a method may touch, and the parts of a training step around `optimizer.step()`.
 
     Make one with `orthocl.attach`.
 
     Args:
-        model: any module.
+        model: any module; of a DistributedDataParallel one the model inside.
         optimizer: any torch optimizer over its parameters.
         method: the method.
         parameters: the protected parameters, by full name: what penalties and projections act on.
@@ -42,6 +49,8 @@ class Learner:
         generator: the method's own randomness.
         stage: whether a projecting method acts on the "gradient" or on the finished "update".
         batch_norm: "freeze" batch statistics after the first task, or "keep" them moving.
+        outputs: which outputs of the model are meant (`orthocl.nets.outputs`).
+        batch: how batches are split into inputs and targets (`orthocl.streams.batches`).
     """
 
     model: nn.Module
@@ -52,6 +61,8 @@ class Learner:
     generator: torch.Generator
     stage: Literal["gradient", "update"] = "gradient"
     batch_norm: Literal["freeze", "keep"] = "freeze"
+    outputs: Outputs = None
+    batch: SplitBatch | None = None
     task: Task | None = None
     tasks_done: int = 0
     tasks_expected: int | None = None
@@ -62,6 +73,10 @@ class Learner:
     """Called with the positions of each batch in the training data, before its forward pass, if the loop knows them."""
     sole: bool = True
     """Whether no other method acts on the same parameters: their gradient is then that of the loss alone."""
+    find_protected: Callable[[], dict[str, nn.Parameter]] | None = None
+    """The parameters that would be protected now: a model may grow between tasks."""
+    ranks: Ranks | None = None
+    """The processes that train copies of the model with this one."""
     hooks: list[Any] = field(default_factory=list, repr=False)
     """Handles of the hooks on the optimizer, removed by `detach`."""
 
@@ -75,27 +90,33 @@ class Learner:
         self._penalises = self.method.overrides("penalty")
         self._penalised = False  # whether the penalty was asked for since the last step
         self._warned = self._warned_of_penalty = False
-        self._frozen = {name for name, p in self.model.named_parameters() if not p.requires_grad}
+        self._dtype = self._protected[0].dtype
+        self.guard = Guard(self.model, self.method.name, self.method.projects)
         self._undo: list[Callable[[], object]] = []
-        self._versions: list[int] = []  # of the parameters, until the attached optimizer has taken a step
 
     # ---- tasks --------------------------------------------------------------------------------------------
 
     @contextmanager
     def learning(
-        self, data: Task | Split | Dataset[Any], *, head: str | None = None, resumed: bool = False
+        self,
+        data: Task | Split | Dataset[Any] | DataLoader[Any],
+        *,
+        head: str | None = None,
+        resumed: bool = False,
     ) -> Iterator[Learner]:
         """Learn one task inside a `with` block.
 
         On an error inside, the memory and all other state of the method are as they were before the task.
 
         Args:
-            data: the training data: a map-style dataset of (input, target), a Split, or a Task of a stream.
+            data: the training data: a data set of (input, target) or of whatever `attach(..., batch=...)` splits, the
+                loader that you train with, a Split, or a Task of a stream. An iterable data set is read once now.
             head: head of a multi-head model; a Task brings its own.
             resumed: continue a task whose state has been restored, instead of starting it.
         """
         before, random = self.method.snapshot(), self.generator.get_state()
         self.enter_task(self._as_task(data, head))
+        self.note_start(self.model, self.current_task.number)
         try:
             with self.full_precision():
                 self.check_memory(self.current_task.train.inputs(torch.tensor([0])))
@@ -104,9 +125,9 @@ class Learner:
                 else:
                     self.method.begin_task(self)
                     self.clean_momentum()
-            self._versions = [p._version for p in self._protected]
+            self.guard.begin(self._protected)
             yield self
-            self._check_stepped()
+            self.guard.end(self._protected)
             with self.full_precision():
                 self.method.end_task(self)
             self.tasks_done += 1
@@ -123,7 +144,10 @@ class Learner:
             raise TrainingError(f"task {self.task.number} is still being learnt: tasks cannot be nested")
         if not len(task.train):
             raise DataError(f"task {task.number} has no training samples: leave it out of the stream")
-        self._check_trained()
+        self._adopt_growth()
+        self.guard.before_task(self.parameters)
+        if self._protected[0].dtype != self._dtype:
+            self._follow_precision()
         if self.method.projects:  # the optimizer's settings may have changed since the last task
             self.stage = "update" if why_not_exact(self.optimizer, self.parameters) else "gradient"
         model = find_heads(self.model)
@@ -140,6 +164,29 @@ class Learner:
                 if isinstance(module, nn.modules.batchnorm._BatchNorm):
                     self._undo += _run_in_eval_mode(module)
         self.task = task
+
+    def _adopt_growth(self) -> None:
+        """Protect parameters that have got longer or have come since the last task."""
+        named = dict(self.model.named_parameters())
+        same = all(named.get(name) is parameter for name, parameter in self.parameters.items())
+        if self.find_protected is not None and not (same and named.keys() <= self.guard.known):
+            grown = grown_parameters(self.model, self.parameters, self.find_protected(), self.guard.known)
+            known = {id(p) for group in self.optimizer.param_groups for p in group["params"]}
+            check_in_optimizer(grown, self.parameters, known)
+            if grown:
+                self._grow({name: tuple(p.shape) for name, p in self.parameters.items()}, grown)
+        self.guard.known = set(named)
+
+    def _grow(self, earlier: dict[str, tuple[int, ...]], parameters: dict[str, nn.Parameter]) -> None:
+        self.parameters, self._protected = parameters, list(parameters.values())
+        with self.full_precision():
+            self.method.grow(self, earlier)
+
+    def _follow_precision(self) -> None:
+        """The model was converted between tasks: what the method keeps of samples and weights follows it."""
+        state = converted(self.method.state_dict(), self._dtype, self._protected[0].dtype)
+        self.method.load_state_dict(state, self)
+        self._dtype = self._protected[0].dtype
 
     @torch.no_grad()
     def clean_momentum(self) -> None:
@@ -163,37 +210,8 @@ class Learner:
             return None
         return [torch.zeros_like(p) if b is None else b for p, b in zip(self._protected, found, strict=True)]
 
-    def _check_trained(self) -> None:
-        """Check that the parameters trained now are those trained when the method was attached."""
-        frozen = [name for name, p in self.parameters.items() if not p.requires_grad]
-        if frozen and self.method.projects:
-            raise UnsupportedError(
-                f"{len(frozen)} protected parameters, such as {frozen[0]!r}, were frozen after `attach`: projected "
-                "steps would still move them. Unfreeze them, or attach again with protect=[...] naming only what "
-                "will be trained"
-            )
-        thawed = [n for n, p in self.model.named_parameters() if n in self._frozen and p.requires_grad]
-        if thawed:
-            self._frozen -= set(thawed)
-            warnings.warn(
-                f"{len(thawed)} parameters, such as {thawed[0]!r}, were frozen when the method was attached and are "
-                f"trained now: {self.method.name} does not protect them. Attach with everything unfrozen that any task "
-                "will train",
-                stacklevel=5,
-            )
-
-    def _check_stepped(self) -> None:
-        """Warn of another optimizer, whose steps bypass the method."""
-        if any(p._version != v for p, v in zip(self._protected, self._versions, strict=False)):
-            warnings.warn(
-                f"the weights were trained in this task, but not with the optimizer that {self.method.name} is "
-                "attached to, so without the method: use that optimizer for all tasks, or attach again to each new one "
-                "and carry the memory over with `state_dict` and `load_state_dict`",
-                stacklevel=4,
-            )
-
     def full_precision(self) -> AbstractContextManager[object]:
-        """The method's own passes use the precision of the weights, even inside autocast."""
+        """The method's own passes use the precision of the weights, even inside autocast around the loop."""
         kind = self.device.type
         return torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext()
 
@@ -220,7 +238,7 @@ class Learner:
         view.batch_size, view.sole = None, self.sole and sole
         return view
 
-    def check_memory(self, inputs: Tensor) -> None:
+    def check_memory(self, inputs: Inputs) -> None:
         """Warn, once, if the method will need more memory than is available."""
         warning = None if self._warned else self.method.memory_warning(self, inputs)
         if warning:
@@ -232,11 +250,26 @@ class Learner:
         """The device of the model."""
         return self._protected[0].device
 
-    def to_model(self, inputs: Tensor) -> Tensor:
+    def to_model(self, inputs: Batch) -> Batch:
         """Inputs on the model's device and, unless they are integers, in its precision."""
+        return each_tensor(inputs, self._one_to_model)
+
+    def _one_to_model(self, inputs: Tensor) -> Tensor:
         if inputs.is_floating_point():
             return inputs.to(self.device, self._protected[0].dtype)
         return inputs.to(self.device)
+
+    def samples(self, index: Tensor) -> tuple[Inputs, Targets]:
+        """Inputs and targets of some training samples of the current task, as the data set gives them."""
+        return self.current_task.train.samples(index)
+
+    def answer(self, inputs: Inputs, targets: Targets | None = None) -> Any:
+        """What the loss is given for a batch: what the model returns, or the outputs that `attach` was told to read."""
+        return call_model(self.model, inputs) if self.outputs is None else self.read(inputs, targets)
+
+    def read(self, inputs: Inputs, targets: Targets | None = None) -> Any:
+        """The outputs that are meant, for a batch: a tensor, or a dict of them where `attach` was given several."""
+        return read_outputs(self.model, inputs, targets, self.outputs)
 
     @property
     def current_task(self) -> Task:
@@ -248,21 +281,16 @@ class Learner:
             )
         return self.task
 
-    def _as_task(self, data: Task | Split | Dataset[Any], head: str | None) -> Task:
+    def _as_task(self, data: Task | Split | Dataset[Any] | DataLoader[Any], head: str | None) -> Task:
         if isinstance(data, Task):
             return data
-        if isinstance(data, DataLoader):
-            raise DataError(
-                "expected the training data, got a DataLoader, whose batches cannot be looked up by position: give its "
-                "data set, `with learner.learning(loader.dataset):`, and keep training with the loader"
-            )
         number = self.tasks_done + 1
-        split = data if isinstance(data, Split) else DatasetSplit(data)
+        split = as_split(data, self.batch, self.model, self.generator)
         if not len(split):
             raise DataError(f"task {number} has no training samples: leave it out")
-        _, target = split.samples(torch.tensor([0]))  # one sample only: reading a data set can be slow
+        _, targets = split.samples(torch.tensor([0]))  # one sample only: reading a data set can be slow
         kind: Literal["classification", "regression"] = (
-            "regression" if target.is_floating_point() else "classification"
+            "regression" if tensors(targets)[0].is_floating_point() else "classification"
         )
         return Task(number, f"task {number}", split, split, head=head or "main", kind=kind)
 
@@ -289,7 +317,7 @@ class Learner:
     def note_weights(self) -> None:
         """First part of a step: note where the parameters are."""
         _ = self.current_task
-        self._versions = []
+        self.guard.stepped()
         if self._measures or self.stage == "update":
             self._before = [p.detach().clone() for p in self._protected]
 
@@ -341,29 +369,51 @@ class Learner:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore what `state_dict` returned, into a learner with the same method and the same protected parameters."""
+        """Restore what `state_dict` returned, into a learner with the same method and the same protected parameters.
+
+        Parameters may have come, or have got longer along their first axis (a head with more outputs): what is
+        remembered has zeros there.
+        """
         check_saved(state)
         if state.get("method") != self.method.name:
             raise StoreError(
                 f"this is a state of method {state.get('method')!r}, not of {self.method.name!r}"
             )
         shapes = {name: list(p.shape) for name, p in self.parameters.items()}
-        if state["parameters"] != shapes:
+        saved = {name: tuple(shape) for name, shape in state["parameters"].items()}
+        same = state["parameters"] == shapes
+        if not same and not all(n in shapes and has_grown(old, shapes[n]) for n, old in saved.items()):
             odd = sorted(set(map(str, state["parameters"].items())) ^ set(map(str, shapes.items())))
             raise StoreError(
                 f"this state belongs to another model; protected parameters that differ: {odd[:4]}"
             )
         check_saved_settings(state, self.method.settings())
-        before = self.method.state_dict()
+        before, draws = self.method.state_dict(), self.generator.get_state()
         try:
-            self.method.load_state_dict(state["state"], self)
+            if same:
+                self.method.load_state_dict(state["state"], self)
+            else:
+                self._load_smaller(state["state"], saved)
             self.generator.set_state(state["random"])
         except (LookupError, TypeError, AttributeError, ValueError, RuntimeError) as error:
             self.method.load_state_dict(before, self)
+            self.generator.set_state(draws)
             raise StoreError(
                 f"this state does not fit {self.method.name} ({error!r}): nothing was loaded"
             ) from error
         self.tasks_done = state["tasks_done"]
+
+    def _load_smaller(self, state: dict[str, Any], saved: dict[str, tuple[int, ...]]) -> None:
+        """Restore the state of a model that has grown since, as it was, then let it grow."""
+        present, like = self.parameters, self._protected[0]
+        self.parameters = {
+            name: nn.Parameter(like.detach().new_zeros(shape)) for name, shape in saved.items()
+        }
+        try:
+            self.method.load_state_dict(state, self)
+        finally:
+            self.parameters = present
+        self._grow(saved, present)
 
     def save(self, path: str | Path) -> None:
         """Write the method's memory and state to one safetensors file. Save the model's weights separately."""
@@ -382,24 +432,6 @@ class Learner:
         for hook in self.hooks:
             hook.remove()
         self.hooks.clear()
-
-
-def check_saved(state: Any) -> None:
-    """Reject what cannot be the saved state of a learner."""
-    kinds = {"method": str, "parameters": dict, "tasks_done": int, "random": Tensor, "state": dict}
-    for key, kind in kinds.items():
-        if not isinstance(state, dict) or not isinstance(state.get(key), kind):
-            raise StoreError(f"this is not the saved state of a learner: its {key!r} is missing or damaged")
-
-
-def check_saved_settings(state: dict[str, Any], settings: dict[str, Any]) -> None:
-    """Reject the state of a method with other settings: it would fail a task later, or not at all."""
-    saved = state.get("settings", {})
-    for key, value in saved.items() if isinstance(saved, dict) else ():
-        if key in settings and json.dumps(value) != json.dumps(settings[key]):
-            raise StoreError(
-                f"this state was saved with {key}={value!r}, the method here has {settings[key]!r}: use the same"
-            )
 
 
 def _dense_gradient(parameter: Tensor) -> Tensor:

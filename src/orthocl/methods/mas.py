@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from orthocl.methods.base import Method
+from orthocl.methods.growing import grown_centre, grown_list
 from orthocl.methods.importance import mean_of_gradients
 from orthocl.methods.learner import Learner
 from orthocl.methods.memory import draw
@@ -47,6 +48,11 @@ class MAS(Method):
         return quadratic_penalty(
             list(learner.parameters.values()), self.importance, self.centre, self.strength
         )
+
+    def grow(self, learner: Learner, earlier: Mapping[str, tuple[int, ...]]) -> None:
+        """New weights have no importance for earlier tasks."""
+        self.importance = grown_list(self.importance, learner.parameters, earlier)
+        self.centre = grown_centre(self.centre, learner.parameters, earlier)
 
     def end_task(self, learner: Learner) -> None:
         """Add the sensitivity of the outputs to each weight."""

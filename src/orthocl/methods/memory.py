@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from typing import Any
@@ -13,7 +13,19 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from orthocl.errors import SettingsError
 from orthocl.methods.learner import Learner
+from orthocl.methods.ranks import same_draws
 from orthocl.nets.heads import use_head
+from orthocl.nets.inputs import (
+    Inputs,
+    Targets,
+    each_tensor,
+    join,
+    layout,
+    restored,
+    sample_count,
+    take,
+    tensors,
+)
 
 
 @dataclass(frozen=True)
@@ -23,8 +35,8 @@ class Remembered:
     task: int
     head: str
     index: Tensor
-    inputs: Tensor
-    targets: Tensor
+    inputs: Inputs
+    targets: Targets
 
     def __len__(self) -> int:
         return len(self.index)
@@ -35,8 +47,30 @@ class Remembered:
             self.task,
             self.head,
             self.index[:count].clone(),
-            self.inputs[:count].clone(),
-            self.targets[:count].clone(),
+            each_tensor(self.inputs, lambda part: part[:count].clone()),
+            each_tensor(self.targets, lambda part: part[:count].clone()),
+        )
+
+    def on_cpu(self) -> Remembered:
+        """The same samples in main memory, to be sent to other processes."""
+        return Remembered(
+            self.task,
+            self.head,
+            self.index,
+            each_tensor(self.inputs, lambda part: part.cpu()),
+            each_tensor(self.targets, lambda part: part.cpu()),
+        )
+
+    @classmethod
+    def joined(cls, pieces: Sequence[Remembered]) -> Remembered:
+        """The samples of several pieces of one task."""
+        full = [piece for piece in pieces if len(piece)] or [pieces[0]]
+        return cls(
+            full[0].task,
+            full[0].head,
+            torch.cat([piece.index for piece in full]),
+            join([piece.inputs for piece in full]),
+            join([piece.targets for piece in full]),
         )
 
     def state_dict(self) -> dict[str, Any]:
@@ -46,7 +80,7 @@ class Remembered:
     @classmethod
     def from_state_dict(cls, state: Mapping[str, Any]) -> Remembered:
         """The samples that `state_dict` returned."""
-        return cls(**state)
+        return cls(**{**state, "inputs": restored(state["inputs"])})
 
 
 @dataclass
@@ -54,7 +88,7 @@ class SampleMemory:
     """Samples per finished task, in order of the tasks. A task with a number seen before replaces the earlier one."""
 
     pieces: dict[int, Remembered] = field(default_factory=dict)
-    _joined: list[tuple[str, Tensor, Tensor]] = field(default_factory=list, repr=False)
+    _joined: list[tuple[str, Inputs, Targets]] = field(default_factory=list, repr=False)
 
     def __iter__(self) -> Iterator[Remembered]:
         return iter(self.pieces.values())
@@ -69,7 +103,7 @@ class SampleMemory:
         self._joined = []
         return piece
 
-    def by_head(self) -> list[tuple[str, Tensor, Tensor]]:
+    def by_head(self) -> list[tuple[str, Inputs, Targets]]:
         """Head, inputs and targets of all tasks that can share a batch, end to end. The pieces become views of them.
 
         They can if they have the same head and samples of the same shape and type.
@@ -77,14 +111,14 @@ class SampleMemory:
         if not self._joined:
             for kind in dict.fromkeys(_kind(piece) for piece in self):
                 mine = [piece for piece in self if _kind(piece) == kind]
-                inputs = torch.cat([piece.inputs for piece in mine])
-                targets = torch.cat([piece.targets for piece in mine])
+                inputs = join([piece.inputs for piece in mine])
+                targets = join([piece.targets for piece in mine])
                 head = mine[0].head
                 self._joined.append((head, inputs, targets))
                 start = 0
                 for piece in mine:
                     rows = slice(start, start := start + len(piece))
-                    view = Remembered(piece.task, head, piece.index, inputs[rows], targets[rows])
+                    view = Remembered(piece.task, head, piece.index, take(inputs, rows), take(targets, rows))
                     self.pieces[piece.task] = view
         return self._joined
 
@@ -97,12 +131,14 @@ class SampleMemory:
         start = 0
         with fixed_batch_statistics(learner.model):
             for head, inputs, targets in self.by_head():
-                stop = start + len(targets)
-                rows = chosen if len(targets) == size else chosen[(chosen >= start) & (chosen < stop)] - start
+                own = sample_count(targets)
+                stop = start + own
+                rows = chosen if own == size else chosen[(chosen >= start) & (chosen < stop)] - start
                 start = stop
                 if len(rows):
                     with use_head(learner.model, head):
-                        loss = learner.loss(learner.model(inputs[rows]), targets[rows])
+                        labels = take(targets, rows)
+                        loss = learner.loss(learner.answer(take(inputs, rows), labels), labels)
                     terms.append(loss * (len(rows) / count))
         return terms
 
@@ -136,24 +172,47 @@ def fixed_batch_statistics(model: nn.Module) -> Iterator[None]:
 
 
 def _kind(piece: Remembered) -> tuple[object, ...]:
-    return (
-        piece.head,
-        piece.inputs.shape[1:],
-        piece.inputs.dtype,
-        piece.targets.shape[1:],
-        piece.targets.dtype,
-    )
+    return piece.head, layout(piece.inputs), layout(piece.targets)
 
 
 def draw(learner: Learner, count: int) -> Remembered:
-    """A uniform draw of `count` training samples of the current task (all of them if it has fewer), for its model."""
+    """A uniform draw of `count` training samples of the current task (all of them if it has fewer), for its model.
+
+    Processes that train copies of the model remember the same samples: if all were given the same data, those that the
+    first one draws, otherwise a share of each process's data.
+    """
     if count < 0:
         raise SettingsError(f"a memory cannot hold {count} samples per task: give 0 or more")
+    ranks = learner.ranks
+    if ranks is None:
+        return _draw(learner, count)
+    content = len(learner.current_task.train), *_content(learner.samples(torch.tensor([0])))
+    same = len(set(ranks.gather(content))) == 1
+    piece = _draw(learner, count if same else ranks.share(count))
+    pieces = ranks.gather(piece.on_cpu())
+    same_draws(learner.generator, ranks)
+    found = pieces[0] if same else Remembered.joined(pieces)
+    return Remembered(
+        found.task, found.head, found.index, learner.to_model(found.inputs), _on(found.targets, learner)
+    )
+
+
+def _content(samples: tuple[Inputs, Targets]) -> tuple[float, ...]:
+    """Numbers by which the processes see whether they were given the same data."""
+    return tuple(float(part.double().sum()) for batch in samples for part in tensors(batch))
+
+
+def _on(targets: Targets, learner: Learner) -> Targets:
+    return each_tensor(targets, lambda part: part.to(learner.device))
+
+
+def _draw(learner: Learner, count: int) -> Remembered:
     task = learner.current_task
     index = torch.randperm(len(task.train), generator=learner.generator)[:count]
-    inputs, targets = task.train.samples(index)
+    inputs, targets = learner.samples(index)
     # Contiguous, as they will be when read back from disk: rounding may depend on the layout.
-    inputs, targets = learner.to_model(inputs).contiguous(), targets.to(learner.device).contiguous()
-    if not targets.is_floating_point():  # labels index logits, so any integers or booleans become int64
-        targets = targets.long()
+    inputs = each_tensor(learner.to_model(inputs), lambda part: part.contiguous())
+    targets = each_tensor(targets, lambda part: part.to(learner.device).contiguous())
+    # Labels index logits, so any integers or booleans become int64.
+    targets = each_tensor(targets, lambda part: part if part.is_floating_point() else part.long())
     return Remembered(task.number, task.head, index, inputs, targets)

@@ -6,6 +6,7 @@ Reference: Farajtabar, Azizan, Mott, Li. Orthogonal Gradient Descent for Continu
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -20,11 +21,14 @@ from orthocl.methods.learner import Learner
 from orthocl.methods.memory import Remembered, draw
 from orthocl.methods.protection_report import Watch
 from orthocl.nets.heads import use_head
+from orthocl.nets.inputs import Inputs
 from orthocl.storage import export_state
 from orthocl.tangents.adapter import Adapter
-from orthocl.tangents.collect import Tangents, Variant, collect
+from orthocl.tangents.collect import Tangents, collect
 from orthocl.tangents.compress import Compression
+from orthocl.tangents.growing import grow_subspace
 from orthocl.tangents.planner import plan
+from orthocl.tangents.remembering import TOKENS, Remembering, Variant
 from orthocl.tangents.subspace import Subspace
 
 TYPICAL_BATCH = 32
@@ -43,11 +47,13 @@ class OGD(Method):
     Args:
         memory_per_task: samples remembered per task.
         variant: which output of a sample is remembered: "gtl" the logit of its label, "ave" the mean of all
-            logits, "all" every logit (one tangent each: the only one that protects all outputs).
+            logits, "all" every logit (one tangent each: the only one that protects all outputs), "tokens" the
+            log-probabilities of the targets at a few positions (words of a sequence, pixels of an image).
         engine: "project" projects every gradient or update; "adapter" trains through the tangent adapter (the same
             steps, cheaper); "auto" takes the adapter where it is exact, as `orthocl plan` advises. While a task is
-            learnt with the adapter, read weights with `model.state_dict()` or a copy of the model:
-            `model.parameters()` lack the adapter's share, so use "project" if you average them as you train.
+            learnt with the adapter, weights that are read through the model (`model.parameters()`, `state_dict`,
+            copies) are complete; parameters that were put in a list before lack the adapter's share until
+            `learner.merge()` or the end of the task.
         storage: dtype of the stored factors, "float32", "float64" or "bfloat16"; None for the model's own.
         input_cache: bytes that the runner may use, while a task is trained, to look up the first layer's kernel with
             the training data instead of computing it again every epoch. In memory, or in a file in the folder
@@ -56,6 +62,7 @@ class OGD(Method):
             pays (convolutions, transformers) keep two small bases and a small core per tangent; what is stored is
             protected exactly, and its distance from the true tangents is among the monitors.
         worst_energy: share that is kept of every single tangent; 0 for no such condition.
+        tokens: positions of each sample that variant "tokens" remembers, drawn from those with a target.
     """
 
     name: ClassVar[str] = "ogd"
@@ -70,7 +77,13 @@ class OGD(Method):
     input_cache: int = 2**29
     energy: float = later(1.0)
     worst_energy: float = later(0.0)
-    minimum: ClassVar[Mapping[str, float]] = {"memory_per_task": 0, "input_cache": 0, "energy": 0.0}
+    tokens: int = later(TOKENS)
+    minimum: ClassVar[Mapping[str, float]] = {
+        "memory_per_task": 0,
+        "input_cache": 0,
+        "energy": 0.0,
+        "tokens": 1,
+    }
     maximum: ClassVar[Mapping[str, float]] = {"energy": 1.0}
     subspace: Subspace | None = field(default=None, init=False, repr=False)
     adapter: Adapter | None = field(default=None, init=False, repr=False)
@@ -87,7 +100,9 @@ class OGD(Method):
         self.watch.begin(learner)
         self.peak = 0
         # With other methods the gradient is not that of the loss alone, which is all that the adapter sees.
+        # Nor where processes average their gradients and the adapter is not told.
         exact = self.engine != "project" and learner.stage == "gradient" and learner.sole
+        exact = exact and (learner.ranks is None or learner.ranks.averages)
         if exact and self.subspace is not None and self.subspace.rank:
             self._install_adapter(learner, self.subspace)
 
@@ -115,11 +130,15 @@ class OGD(Method):
             # The loop clips or changes gradients after the backward pass, which the adapter cannot see. Taking it
             # off removes all that has leaked since the task began; from here on every gradient is projected.
             self.remove_adapter(learner)
+            return
+        # Processes that train together keep it: their weights may be read by one of them only.
+        if self.engine == "auto" and self.adapter.often_read and learner.ranks is None:
+            self.remove_adapter(learner)
 
     def end_task(self, learner: Learner) -> None:
         """Measure how well the memory was protected, then remember the task."""
         self.remove_adapter(learner)
-        self.watch.end(learner, self.subspace, self.variant)
+        self.watch.end(learner, self.subspace, self.remembering(learner))
         self.remember(learner)
 
     def remember(self, learner: Learner) -> None:
@@ -147,10 +166,16 @@ class OGD(Method):
                 piece.targets,
                 parameters=learner.parameters,
                 variant=self.variant,
+                outputs=learner.outputs,
+                tokens=self.tokens,
                 dtype=dtype,
                 compression=self.compression(learner),
                 earlier=earlier,
             )
+
+    def remembering(self, learner: Learner) -> Remembering:
+        """What is remembered of a sample."""
+        return Remembering(self.variant, learner.outputs, self.tokens)
 
     def compression(self, learner: Learner) -> Compression:
         """How much of the tangents is kept, and what the choice of representations may assume."""
@@ -175,8 +200,14 @@ class OGD(Method):
 
     def _install_adapter(self, learner: Learner, subspace: Subspace) -> None:
         adapter = Adapter(
-            learner.model, subspace, learner.parameters, batch_size=learner.batch_size or TYPICAL_BATCH
+            learner.model,
+            subspace,
+            learner.parameters,
+            batch_size=learner.batch_size or TYPICAL_BATCH,
+            foreign=learner.batch_size is None,  # the loop of this library says how large its batches are
         )
+        if learner.ranks is not None:
+            adapter.average = learner.ranks.average
         if learner.momentum() is not None:  # as in the optimizer: an existing buffer is not started again
             adapter.velocity = torch.zeros_like(adapter.alpha)
         if learner.batch_size is not None and self.input_cache:
@@ -197,6 +228,23 @@ class OGD(Method):
             self.adapter, learner.on_batch = None, None
             learner.clean_momentum()  # the adapter held the rest of it
 
+    def grow(self, learner: Learner, earlier: Mapping[str, tuple[int, ...]]) -> None:
+        """Tangents of the earlier outputs have zeros where the model has grown."""
+        if self.subspace is not None:
+            grow_subspace(self.subspace, learner.model, learner.parameters)
+            self.watch.grow(learner)
+        self.warn_of_new_layers(learner, earlier)
+
+    def warn_of_new_layers(self, learner: Learner, earlier: Mapping[str, tuple[int, ...]]) -> None:
+        """Say that earlier outputs may depend on new layers, which their stored tangents do not know."""
+        new = [name for name in learner.parameters if name not in earlier]
+        if new and self.subspace is not None and self.subspace.rank:
+            warnings.warn(
+                f"{len(new)} parameters, such as {new[0]!r}, are new: what {self.name} remembers of earlier tasks does "
+                "not hold back their changes, if earlier outputs depend on them. OGD+ takes its tangents again",
+                stacklevel=6,
+            )
+
     def merge(self, learner: Learner) -> None:
         """Fold what the adapter has learnt so far into the weights; training continues as before."""
         if self.adapter is not None:
@@ -211,19 +259,25 @@ class OGD(Method):
             )
         return None
 
-    def memory_warning(self, learner: Learner, inputs: Tensor) -> str | None:
+    def memory_warning(self, learner: Learner, inputs: Inputs) -> str | None:
         """Whether the tangents of all expected tasks will fit into the memory now free."""
         if not self.memory_per_task:
             return None
         tasks = learner.tasks_expected or learner.tasks_done + 1
+        shown: Any = learner.to_model(inputs)
+        if learner.task is not None:  # what is remembered may depend on the form of the targets
+            shown = shown, learner.to_model(learner.samples(torch.tensor([0]))[1])
         found = plan(
             learner.model,
-            learner.to_model(inputs),
+            shown,
             tasks=tasks,
             memory_per_task=self.memory_per_task,
             parameters=learner.parameters,
             variant=self.variant,
             energy=self.energy,
+            outputs=learner.outputs,
+            batch=None if learner.task is None else tuple,
+            tokens=self.tokens,
         )
         return found.warning()
 

@@ -59,6 +59,15 @@ class OGDPlus(OGD):
                 subspace.append(tangents, owner=piece.task)
             self.watch.remember(piece, tangents)
 
+    def warn_of_new_layers(self, learner: Learner, earlier: Mapping[str, tuple[int, ...]]) -> None:
+        """Take the tangents again instead, if there are new layers."""
+        if all(name in earlier for name in learner.parameters) or self.subspace is None:
+            return
+        kept = [(piece, self.collect(learner, piece)) for piece in self.memory if len(piece)]
+        self.subspace.replace([(piece.task, tangents) for piece, tangents in kept])
+        for piece, tangents in kept:
+            self.watch.refresh(piece, tangents)
+
     def nbytes(self) -> int:
         """Bytes of memory that the method takes, those of the samples included."""
         return super().nbytes() + tensor_bytes(self.memory.state_dict())

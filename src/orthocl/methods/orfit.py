@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from orthocl.methods.growing import grown_list
 from orthocl.methods.learner import Learner
 from orthocl.methods.memory import draw
 from orthocl.methods.ogd import OGD
@@ -66,6 +67,11 @@ class ORFit(OGD):
                 [(piece.task, Tangents.explicit(learner.parameters, self.rows))]
             )
         self.watch.remember(piece, tangents)
+
+    def grow(self, learner: Learner, earlier: Mapping[str, tuple[int, ...]]) -> None:
+        """The kept rows have zeros where the model has grown."""
+        self.rows = grown_list(self.rows, learner.parameters, earlier, axis=1)
+        super().grow(learner, earlier)
 
     def nbytes(self) -> int:
         """Bytes of memory that the method takes, those of the kept rows included."""

@@ -14,10 +14,13 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from orthocl.methods.learner import Learner
 from orthocl.methods.memory import Remembered
 from orthocl.nets.heads import use_head
+from orthocl.nets.inputs import tensors
 from orthocl.nets.modes import evaluating
 from orthocl.storage import tensor_bytes
-from orthocl.tangents.collect import Tangents, Variant, collect
+from orthocl.tangents.collect import Tangents, collect
 from orthocl.tangents.drift import drift
+from orthocl.tangents.growing import grown_tangents
+from orthocl.tangents.remembering import Remembering
 from orthocl.tangents.subspace import Subspace
 
 PROBES = 10
@@ -59,7 +62,7 @@ class Watch:
                 for key, value in module.named_buffers(recurse=False)
             }
 
-    def end(self, learner: Learner, subspace: Subspace | None, variant: Variant) -> None:
+    def end(self, learner: Learner, subspace: Subspace | None, remember: Remembering) -> None:
         """Measure, before the memory changes."""
         self.report = {}
         if subspace is None or not subspace.rank or not self.probes:
@@ -67,11 +70,18 @@ class Watch:
         with torch.no_grad():
             moved = [p.detach() - s for p, s in zip(learner.parameters.values(), self.start, strict=True)]
         self.report["leak"] = subspace.leak(moved)
+        learner.guard.check_leak(self.report["leak"])
         found = []
         for piece, stored in self.probes.values():
             with use_head(learner.model, piece.head):
                 now = collect(
-                    learner.model, piece.inputs, piece.targets, parameters=learner.parameters, variant=variant
+                    learner.model,
+                    piece.inputs,
+                    piece.targets,
+                    parameters=learner.parameters,
+                    variant=remember.variant,
+                    outputs=remember.outputs,
+                    tokens=remember.tokens,
                 )
             if stored is None:
                 kept = subspace.find(piece.task, torch.arange(now.rows))
@@ -85,6 +95,13 @@ class Watch:
                 self.report[f"drift_{name}"] = sum(getattr(one, key) for one in found) / len(found)
         if self.statistics:
             self._warn_of_batch_statistics(learner)
+
+    def grow(self, learner: Learner) -> None:
+        """The probes' tangents have zeros where the model has grown."""
+        self.probes = {
+            number: (piece, t if t is None else grown_tangents(t, learner.model, learner.parameters))
+            for number, (piece, t) in self.probes.items()
+        }
 
     def remember(self, piece: Remembered, tangents: Tangents) -> None:
         """Keep probes of a task, and estimate its largest stable learning rate."""
@@ -113,12 +130,13 @@ class Watch:
             with evaluating(learner.model), use_head(learner.model, piece.head):
                 for name, value in self.statistics.items():
                     buffers[name].copy_(value)
-                before = learner.model(piece.inputs)
+                before = learner.read(piece.inputs, piece.targets)
                 for name, value in today.items():
                     buffers[name].copy_(value)
-                after = learner.model(piece.inputs)
-            change += float((after - before).square().sum())
-            size += float(before.square().sum())
+                after = learner.read(piece.inputs, piece.targets)
+            for now, then in zip(tensors(after), tensors(before), strict=True):
+                change += float((now - then).square().sum())
+                size += float(then.square().sum())
         self.report["batch_norm_drift"] = (change / max(size, 1e-300)) ** 0.5
         if self.report["batch_norm_drift"] > NOTICEABLE:
             warnings.warn(

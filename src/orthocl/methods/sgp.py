@@ -14,6 +14,7 @@ from torch import Tensor
 
 from orthocl.methods.gpm import GPM
 from orthocl.methods.layer_bases import Seen
+from orthocl.methods.learner import Learner
 
 
 @dataclass
@@ -42,8 +43,14 @@ class SGP(GPM):
 
     def protected(self, weight: str, gradient: Tensor) -> Tensor:
         """The part of a layer's gradient that is removed."""
-        basis = self.inputs.bases[weight]
-        return ((gradient @ basis) * self.importance[weight][:, None]) @ basis.mT
+        basis = self.inputs.bases[weight].to(gradient.dtype)
+        return ((gradient @ basis) * self.importance[weight][:, None].to(gradient.dtype)) @ basis.mT
+
+    def grow(self, learner: Learner, earlier: Mapping[str, tuple[int, ...]]) -> None:
+        """A new layer has no directions yet."""
+        super().grow(learner, earlier)
+        for weight, basis in self.inputs.bases.items():
+            self.importance.setdefault(weight, basis.new_zeros(len(basis), basis.shape[2]))
 
     def remember(self, seen: Seen) -> None:
         """Extend a layer's basis, and add to the weights of its directions."""
@@ -53,6 +60,6 @@ class SGP(GPM):
         values = torch.linalg.vector_norm(seen.inputs @ basis, dim=1)
         largest = values.max().clamp(min=torch.finfo(values.dtype).tiny)
         now = (self.alpha + 1) * values / (self.alpha * values + largest)
-        before = self.importance.get(weight, now.new_zeros(len(now), 0))
+        before = self.importance.get(weight, now.new_zeros(len(now), 0)).to(now.dtype)
         padded = torch.nn.functional.pad(before, (0, now.shape[1] - before.shape[1]))
         self.importance[weight] = (padded + now).clamp(max=1.0)

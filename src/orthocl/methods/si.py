@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from orthocl.methods.base import Gradient, Method, later
+from orthocl.methods.growing import grown_centre, grown_list
 from orthocl.methods.learner import Learner
 from orthocl.methods.quadratic import quadratic_penalty
 
@@ -64,6 +65,11 @@ class SI(Method):
             pull = torch._foreach_mul(torch._foreach_sub(before, self.centre), self.importance)
             loss_gradient = list(torch._foreach_add(loss_gradient, pull, alpha=-2 * self.strength))
         torch._foreach_addcmul_(self.path, loss_gradient, list(step), value=-1.0)
+
+    def grow(self, learner: Learner, earlier: Mapping[str, tuple[int, ...]]) -> None:
+        """New weights have no importance for earlier tasks."""
+        self.importance = grown_list(self.importance, learner.parameters, earlier)
+        self.centre = grown_centre(self.centre, learner.parameters, earlier)
 
     def end_task(self, learner: Learner) -> None:
         """Turn the path into importances."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
+import torch
 from torch import Tensor, nn
 
 from orthocl.errors import SettingsError, unknown_name
@@ -39,6 +40,22 @@ class MultiHead(nn.Module):
         self.heads = nn.ModuleList(nn.Linear(features, outputs) for outputs in heads.values())
         self.selected = self.names[0]
 
+    def add_head(self, head: str, outputs: int) -> nn.Linear:
+        """Add a head, for a task that was not foreseen; give its parameters to the optimizer.
+
+        >>> from orthocl.nets.mlp import MLP
+        >>> model = MultiHead(MLP((4,), hidden=(8,)), {"cats": 2})
+        >>> model.add_head("dogs", 3).out_features
+        3
+        """
+        if head in self.names:
+            raise SettingsError(f"there is a head {head!r} already: the heads are {', '.join(self.names)}")
+        like = next(self.heads.parameters())
+        new = nn.Linear(like.shape[1], outputs, device=like.device, dtype=like.dtype)
+        self.names.append(head)
+        self.heads.append(new)
+        return new
+
     def select(self, head: str) -> None:
         """Use this head from now on."""
         if head not in self.names:
@@ -53,6 +70,27 @@ class MultiHead(nn.Module):
         """Outputs of the selected head."""
         output: Tensor = self.heads[self.names.index(self.selected)](self.trunk(inputs))
         return output
+
+
+def grown_linear(layer: nn.Linear, outputs: int) -> nn.Linear:
+    """A layer with more outputs that begins with the weights of another: a head for more classes.
+
+    Put it in the place of the old one between tasks, and give its parameters to the optimizer.
+
+    >>> grown_linear(nn.Linear(4, 2), 5).weight.shape
+    torch.Size([5, 4])
+    """
+    if outputs < layer.out_features:
+        raise SettingsError(f"a layer with {layer.out_features} outputs cannot grow to {outputs}")
+    bias = layer.bias is not None
+    new = nn.Linear(
+        layer.in_features, outputs, bias=bias, device=layer.weight.device, dtype=layer.weight.dtype
+    )
+    with torch.no_grad():
+        new.weight[: layer.out_features] = layer.weight
+        if bias:
+            new.bias[: layer.out_features] = layer.bias
+    return new
 
 
 def find_heads(model: nn.Module) -> MultiHead | None:

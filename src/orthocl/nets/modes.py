@@ -1,10 +1,11 @@
-"""Eval mode inside a `with` block, with the earlier modes restored."""
+"""Eval mode and full precision inside a `with` block, with the earlier modes restored."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
+import torch
 from torch import nn
 
 
@@ -26,3 +27,35 @@ def evaluating(model: nn.Module) -> Iterator[None]:
     finally:
         for module, training in modes:
             module.training = training
+
+
+@contextmanager
+def without_autocast() -> Iterator[None]:
+    """No autocast inside a `with` block, not even where the model itself enters it, as accelerate makes it do.
+
+    Gradients of single samples can only be compared with those of a batch in the precision of the weights.
+
+    >>> with without_autocast(), torch.autocast("cpu", dtype=torch.bfloat16):
+    ...     (torch.ones(2, 2) @ torch.ones(2, 2)).dtype
+    torch.float32
+    """
+    entered: list[tuple[torch.autocast, bool]] = []
+    enter = torch.autocast.__enter__
+
+    def enter_disabled(context: torch.autocast) -> torch.autocast:
+        entered.append((context, context._enabled))
+        context._enabled = False
+        enter(context)  # type: ignore[no-untyped-call]
+        return context
+
+    torch.autocast.__enter__ = enter_disabled  # type: ignore[method-assign]
+    try:
+        with ExitStack() as disabled:
+            for kind in ("cpu", "cuda"):
+                if torch.is_autocast_enabled(kind):
+                    disabled.enter_context(torch.autocast(kind, enabled=False))
+            yield
+    finally:
+        torch.autocast.__enter__ = enter  # type: ignore[method-assign]
+        for context, enabled in reversed(entered):  # the same object may be entered again and again
+            context._enabled = enabled

@@ -48,6 +48,7 @@ NETS: Registry[Builder] = Registry(
         "mlp": "orthocl.nets.mlp:MLP",
         "lenet": "orthocl.nets.lenet:LeNet",
         "bird-classifier": "orthocl.nets.bird_classifier:BirdClassifier",
+        "minilm-lora": "orthocl.nets.minilm:MiniLM",
     },
     _net,
 )

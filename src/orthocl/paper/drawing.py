@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-METHODS = ("sgd", "ewc", "si", "mas", "stable-sgd", "a-gem", "ogd", "ogd+")
-"""A method has the same colour in all figures."""
+Style = tuple[str, str]
+"""Colour and marker; a method has those of the palette in all figures (`method_style`)."""
 
 
 def panels(
@@ -38,7 +38,7 @@ def panels(
 
 
 def band(
-    axis: Axes, xs: Sequence[float], samples: Sequence[Sample], label: str, colour: int, dashed: bool = False
+    axis: Axes, xs: Sequence[float], samples: Sequence[Sample], label: str, style: Style, dashed: bool = False
 ) -> None:
     """A line of means over seeds with a band of one standard deviation (n - 1)."""
     from matplotlib.ticker import MaxNLocator
@@ -46,7 +46,7 @@ def band(
     axis.xaxis.set_major_locator(MaxNLocator(nbins=8, integer=True))  # tasks, steps, units: all are counted
     means = np.array([sample.mean for sample in samples])
     spreads = np.nan_to_num([sample.spread for sample in samples])
-    paint, marker = COLOURS[colour % len(COLOURS)], MARKERS[colour % len(MARKERS)]
+    paint, marker = style
     many = len(xs) > 40
     axis.plot(
         xs,
@@ -85,11 +85,10 @@ def shared_legend(figure: Figure, axes: Sequence[Axes]) -> None:
     )
 
 
-def method_colour(method: str) -> int:
-    """The colour number of a method.
+def series_style(number: int) -> Style:
+    """Colour and marker of a series that is no method.
 
-    >>> method_colour("sgd"), method_colour("ogd+ hidden=100x100")
-    (0, 7)
+    >>> series_style(0) == series_style(8)
+    True
     """
-    name = method.split(" ")[0]
-    return METHODS.index(name) if name in METHODS else len(METHODS)
+    return COLOURS[number % len(COLOURS)], MARKERS[number % len(MARKERS)]

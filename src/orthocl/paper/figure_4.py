@@ -8,9 +8,10 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
+from orthocl.palette import method_style
 from orthocl.paper.claims import conclude, rises
 from orthocl.paper.comparison import Comparison, Line
-from orthocl.paper.drawing import band, describe, method_colour, panels, shared_legend
+from orthocl.paper.drawing import band, describe, panels, shared_legend
 from orthocl.paper.evidence import Evidence, Measure, memorised
 from orthocl.paper.page import Page
 from orthocl.paper.published import published_item
@@ -65,7 +66,7 @@ def draw(evidence: Evidence) -> Figure:
         for method in METHODS:
             points = [point for point in by_memory(evidence, stream, method, memorised(1)) if len(point[1])]
             if points:
-                band(axis, [x for x, _ in points], [s for _, s in points], method, method_colour(method))
+                band(axis, [x for x, _ in points], [s for _, s in points], method, method_style(method))
         describe(axis, stream, "memory per task", "variation on memorised samples of task 1, %")
     shared_legend(figure, axes)
     return figure

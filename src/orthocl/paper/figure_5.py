@@ -9,9 +9,10 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from orthocl.lab import Record
+from orthocl.palette import method_style
 from orthocl.paper.claims import Answer, Finding, Verdict, conclude
 from orthocl.paper.comparison import Comparison, Line
-from orthocl.paper.drawing import band, describe, method_colour, panels, shared_legend
+from orthocl.paper.drawing import band, describe, panels, shared_legend
 from orthocl.paper.evidence import Evidence
 from orthocl.paper.page import Page
 from orthocl.paper.published import published_item
@@ -97,7 +98,7 @@ def draw(evidence: Evidence) -> Figure:
         for method in evidence.methods(stream):
             steps, samples = curve(evidence.records(stream, method), task)
             if steps:
-                band(axis, steps, samples, method, method_colour(method))
+                band(axis, steps, samples, method, method_style(method))
         describe(axis, f"{stream}, task {task}", "mini-batches", "test accuracy, %")
     shared_legend(figure, axes)
     return figure

@@ -9,9 +9,10 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from orthocl.lab import Record
+from orthocl.palette import method_style
 from orthocl.paper.claims import conclude, is_higher
 from orthocl.paper.comparison import Comparison, Line
-from orthocl.paper.drawing import band, describe, method_colour, panels, shared_legend
+from orthocl.paper.drawing import band, describe, panels, shared_legend
 from orthocl.paper.evidence import Evidence, final_accuracy
 from orthocl.paper.page import Page
 from orthocl.paper.published import published_item
@@ -56,7 +57,7 @@ def draw(evidence: Evidence) -> Figure:
         for method in evidence.methods(stream):
             samples = through_tasks(evidence.records(stream, method), task)
             if samples:
-                band(axis, range(task, task + len(samples)), samples, method, method_colour(method))
+                band(axis, range(task, task + len(samples)), samples, method, method_style(method))
         describe(axis, f"{stream}, task {task}", "tasks learnt", "test accuracy, %")
     shared_legend(figure, axes)
     return figure

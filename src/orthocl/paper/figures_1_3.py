@@ -11,9 +11,10 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from orthocl.lab import RunSettings
+from orthocl.palette import method_style
 from orthocl.paper.claims import Finding, Verdict, conclude, rises
 from orthocl.paper.comparison import Comparison, Line
-from orthocl.paper.drawing import band, describe, method_colour, panels, shared_legend
+from orthocl.paper.drawing import band, describe, panels, series_style, shared_legend
 from orthocl.paper.evidence import Evidence, Measure, memorised, memorised_everywhere
 from orthocl.paper.page import Page
 from orthocl.paper.published import published_item
@@ -98,7 +99,7 @@ def draw_first(evidence: Evidence, methods: tuple[str, ...]) -> Figure:
         for method in methods:
             points = [point for point in by_width(evidence, stream, method, memorised(1)) if len(point[1])]
             if points:
-                band(axis, [x for x, _ in points], [s for _, s in points], method, method_colour(method))
+                band(axis, [x for x, _ in points], [s for _, s in points], method, method_style(method))
         describe(axis, stream, "hidden units", "variation on memorised samples of task 1, %")
     shared_legend(figure, axes)
     return figure
@@ -115,7 +116,7 @@ def draw_each(evidence: Evidence, methods: tuple[str, ...]) -> Figure:
         tasks = range(1, min((len(record.result.memorised) for record in records), default=1))
         for colour, width in enumerate(widths):
             samples = [dict(by_width(evidence, stream, methods[0], memorised(task)))[width] for task in tasks]
-            band(axis, list(tasks), samples, f"{width:g} hidden units", colour)
+            band(axis, list(tasks), samples, f"{width:g} hidden units", series_style(colour))
         describe(axis, f"{stream}, {methods[0]}", "task", "variation on its memorised samples, %")
     shared_legend(figure, axes)
     return figure

@@ -99,7 +99,7 @@ class Reproduction:
         return (
             "Bennani, Doan, Sugiyama: *Generalisation Guarantees for Continual Learning with Orthogonal Gradient "
             "Descent*. This file is made from the records in `results/` by `orthocl paper reproduction`; do not edit "
-            f"it. {state} Any item can be had alone: `orthocl paper table-2`."
+            f"it. {state} To show one item alone: `orthocl paper table-2`."
         )
 
     def _verdicts(self) -> str:

@@ -46,8 +46,8 @@ class DatasetSplit(Split):
     def __init__(self, dataset: Dataset[Any]):
         if not isinstance(dataset, Sized) or not hasattr(dataset, "__getitem__"):
             raise DataError(
-                f"{type(dataset).__name__} has no length or no items: give a map-style torch Dataset "
-                "(read an iterable one into a TensorDataset first)"
+                f"{type(dataset).__name__} has no length or no items: give a map-style torch Dataset or, "
+                "to `attach`, an IterableDataset"
             )
         self.dataset = dataset
         self._tensors = _plain_tensors(dataset)

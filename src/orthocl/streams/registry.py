@@ -25,6 +25,7 @@ from orthocl.streams.npz import from_npz
 from orthocl.streams.permuted import permuted
 from orthocl.streams.rotated import rotated
 from orthocl.streams.split import split
+from orthocl.streams.texts import text_stream
 
 COMMON = ("tasks", "seed", "train_size", "test_size", "data_root")
 """Arguments that any stream may take; all other arguments of a function are its own settings."""
@@ -138,6 +139,7 @@ STREAMS: Registry[StreamMaker] = Registry(
         "permuted": _on_any("any image data set, permuted", permuted, 15),
         "rotated": _on_any("any image data set, turned", rotated, 15),
         "split": _on_any("any data set, some classes per task", split, None),
+        "text-stream": _of_function(text_stream, "texts for a pretrained encoder, one data set per task"),
         "folder": _of_function(from_image_folder, "your images: FOLDER/class/image.jpg"),
         "arrays": _of_function(from_npz, "your arrays in an .npz file: x_train_1, y_train_1, ..."),
     },

@@ -12,7 +12,7 @@ its share of G g is computed from the weights' gradients, and G^T of the step in
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -81,6 +81,8 @@ class Adapter:
         subspace: what to protect; must not change while the adapter is installed.
         parameters: the protected parameters, as given to the subspace.
         batch_size: samples per step, for the choice between adapting a layer and moving it directly.
+        foreign: whether the loop is somebody else's, who may change gradients or read weights at any time: then one row
+            is checked at every step, and parameters that are read through the model are complete.
 
     >>> from orthocl.nets import MLP
     >>> from orthocl.tangents import collect
@@ -109,6 +111,7 @@ class Adapter:
         parameters: Mapping[str, nn.Parameter],
         *,
         batch_size: int = 32,
+        foreign: bool = False,
     ):
         if tuple(parameters) != subspace.names:
             raise SettingsError("the adapter's parameters must be those of the subspace, in the same order")
@@ -119,7 +122,8 @@ class Adapter:
         self.gradient = torch.zeros_like(self.alpha)  # dL/dalpha of the adapted layers since the last step
         self.velocity: Tensor | None = None
         self.batch_index: Tensor | None = None
-        self.idle = False
+        self.idle, self.foreign, self.reads = False, foreign, 0
+        self.average: Callable[[Tensor], None] | None = None  # over processes that average their gradients
         self.layers: list[AdapterLayer] = []
         self.direct: list[tuple[Block | OneOutputRows, list[nn.Parameter]]] = []
         self._steps = self._since_merge = 0
@@ -210,9 +214,13 @@ class Adapter:
         """Undo the protected part of the step that the optimizer has just taken, with the optimizer's settings."""
         if self.tangents is None:
             return
+        if self.average is not None:
+            self.average(self.gradient)
         self._since_merge += 1  # before the check: if it fails, `merge` still has this step to repair
         if self.checking:
-            self._check()
+            self._check(self._checked)
+        elif self.foreign:
+            self._check_one_row()
         self._steps += 1
         for block, own in self.direct:
             if any(parameter.grad is not None for parameter in own):
@@ -242,14 +250,26 @@ class Adapter:
         """Whether this step is one of those that are verified."""
         return self._steps < 3 or self._steps % CHECK_EVERY == 0
 
-    def _check(self) -> None:
+    def _check_one_row(self) -> None:
+        """Compare one row of dL/dalpha, another one at every step, with G g: cheaply, and only if odd with care."""
+        row = self._steps % len(self.gradient)
+        truth = 0.0
+        for layer in self.layers:
+            weight, *bias = (own.grad for own in self._own(layer))
+            if weight is not None:
+                truth += layer.block.coefficient(row, weight, bias[0] if bias else None)
+        seen = float(self.gradient[row])
+        if not abs(seen - truth) <= 1e-3 * abs(truth):
+            self._check(torch.tensor([row, *self._checked.tolist()]))
+
+    def _check(self, checked: Tensor) -> None:
         """Compare a few rows of dL/dalpha with G g: equal if the adapter saw all of the gradient."""
         if all(parameter.grad is None for parameter in self.parameters):
             raise TrainingError("no gradients: call the adapter's step before the gradients are cleared")
-        seen = self.gradient[self._checked].double()
+        seen = self.gradient[checked].double()
         truth, squares, size = torch.zeros_like(seen), torch.zeros_like(seen), 0.0
         for layer in self.layers:
-            rows = layer.block.select(self._checked)
+            rows = layer.block.select(checked)
             gradient = [_gradient(own) for own in self._own(layer)]
             truth += rows.coefficients(gradient)
             squares += rows.gram(rows).diagonal()
@@ -264,7 +284,8 @@ class Adapter:
     @staticmethod
     def _own(layer: AdapterLayer) -> list[Tensor]:
         """The protected parameters of an adapted layer."""
-        return [layer.module.weight, layer.module.bias][: len(layer.block.names)]
+        own = layer.module.__dict__["_parameters"]  # the tensors themselves, nothing merged into them
+        return [own["weight"], own["bias"]][: len(layer.block.names)]
 
     def zero_grad(self) -> None:
         """Discard the gradients since the last step, as when a batch is skipped."""
@@ -289,6 +310,17 @@ class Adapter:
         ]
         leaked = self.subspace.solve(self.tangents.coefficients(displacement))
         _add(self.parameters, self.tangents.combine(-leaked.to(self.alpha.dtype)))
+
+    def read(self) -> None:
+        """Somebody reads the weights: make them complete."""
+        if self._since_merge and not self.idle:
+            self.reads += 1
+            self.merge()
+
+    @property
+    def often_read(self) -> bool:
+        """Whether the weights are read so often that merging them costs more than projecting every step."""
+        return self.reads >= 8 and 4 * self.reads > self._steps
 
     def release_momentum(self, buffers: Sequence[Tensor]) -> None:
         """Turn the optimizer's momentum buffers into projected ones and restart alpha's momentum from there."""

@@ -15,18 +15,20 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
-from orthocl.errors import DataError, SettingsError, UnsupportedError, unknown_name
-from orthocl.nets.modes import evaluating
+from orthocl.errors import DataError, SettingsError, UnsupportedError
+from orthocl.nets.inputs import Inputs, Targets, sample_count, take
+from orthocl.nets.modes import evaluating, without_autocast
+from orthocl.nets.outputs import Outputs
 from orthocl.tangents import layers
 from orthocl.tangents.blocks import Block, Patches, added
 from orthocl.tangents.compress import Compression, compress
 from orthocl.tangents.dense_rows import per_sample_gradients
 from orthocl.tangents.recording import RecordedLayer, readable_layers, recorded_layers, recording
+from orthocl.tangents.remembering import TOKENS, Remembering, Variant, remembered_outputs
 from orthocl.tangents.tangents import Tangents, norm
 
 __all__ = [
@@ -42,60 +44,12 @@ __all__ = [
     "remembered_outputs",
 ]
 
-Variant = Literal["gtl", "ave", "all"]
 # Disagreement with autograd above which a layer's rows are not trusted: relative to the layer's gradient, and
 # (for gradients that are zero up to rounding) relative to the whole gradient.
 AGREEMENT = {torch.float64: (1e-7, 1e-12), torch.float32: (2e-3, 3e-5)}
 CHUNK = 256
 # Fewer where all positions of all samples are processed together.
 COMPRESSED_CHUNK = 128
-
-
-def remembered_outputs(outputs: Tensor, targets: Tensor, variant: Variant) -> Tensor:
-    """The outputs to remember, (n, k): the ground-truth logit, the mean logit or every logit."""
-    if variant not in get_args(Variant):
-        raise unknown_name("variant", variant, get_args(Variant))
-    if not isinstance(outputs, Tensor):
-        raise UnsupportedError(
-            f"expected the model to return one tensor (samples, outputs), got a {type(outputs).__name__}: wrap it in a "
-            "module that returns only the outputs to remember"
-        )
-    if outputs.dim() == 1:
-        outputs = outputs[:, None]
-    if outputs.dim() != 2:
-        raise UnsupportedError(
-            f"expected model outputs of shape (samples, outputs), got {tuple(outputs.shape)}"
-        )
-    if variant == "all":
-        return outputs
-    if variant == "ave":
-        return outputs.mean(1, keepdim=True)
-    if outputs.shape[1] == 1:
-        return outputs
-    if targets.is_floating_point() or targets.dim() != 1:
-        raise SettingsError(
-            "variant 'gtl' remembers the logit of each sample's label and needs one integer label per "
-            f"sample; for {outputs.shape[1]} regression outputs use 'all' or 'ave'"
-        )
-    return outputs.gather(1, targets[:, None].long())
-
-
-def _checked(outputs: Tensor, targets: Tensor, variant: Variant) -> Tensor:
-    """The remembered outputs of a batch, after checking the labels and the numbers."""
-    if variant == "gtl" and isinstance(outputs, Tensor) and outputs.dim() == 2 and outputs.shape[1] > 1:
-        wrong = targets[(targets < 0) | (targets >= outputs.shape[1])]
-        if not targets.is_floating_point() and len(wrong):
-            raise DataError(
-                f"label {int(wrong.flatten()[0])} has no logit: the model has {outputs.shape[1]} outputs, for labels 0 "
-                f"to {outputs.shape[1] - 1}. Renumber the classes, or select the head that belongs to them"
-            )
-    remembered = remembered_outputs(outputs, targets, variant)
-    if not bool(remembered.isfinite().all()):
-        raise DataError(
-            "outputs to remember are not finite: the network has diverged (use a smaller learning rate) or its inputs "
-            "hold NaN or infinite values"
-        )
-    return remembered
 
 
 @dataclass(frozen=True)
@@ -136,7 +90,7 @@ class Collector:
 
     model: nn.Module
     parameters: Mapping[str, nn.Parameter]
-    variant: Variant
+    remember: Remembering = field(default_factory=Remembering)
     explicit: set[str] = field(default_factory=set)  # parameters that need per-sample gradients
     rules: Compression = field(default_factory=Compression)
     known: Mapping[tuple[str, ...], Block] = field(default_factory=dict)
@@ -148,7 +102,7 @@ class Collector:
         self.explicit |= self.parameters.keys() - covered
         return [layer for layer in found if set(layer.names.values()) <= covered]
 
-    def chunk(self, x: Tensor, y: Tensor) -> Tangents:
+    def chunk(self, x: Inputs, y: Targets) -> Tangents:
         """Tangents of one batch."""
         found, truth = self.confirmed(self.layers(), x, y)
         logits = truth.weights.shape[1]
@@ -163,10 +117,10 @@ class Collector:
         shapes = [tuple(parameter.shape) for parameter in self.parameters.values()]
         return Tangents(list(self.parameters), shapes, blocks, errors)
 
-    def confirmed(self, recorded: list[RecordedLayer], x: Tensor, y: Tensor) -> tuple[list[Block], _Truth]:
+    def confirmed(self, recorded: list[RecordedLayer], x: Inputs, y: Targets) -> tuple[list[Block], _Truth]:
         """Blocks of one batch as they come, and what their rows must add up to."""
         with recording(recorded):
-            remembered = _checked(self.model(x), y, self.variant)
+            remembered = self.remember.checked(self.model, x, y)
         found = self.sums(recorded, remembered)
         generator = torch.Generator().manual_seed(0)
         weights = torch.randn(remembered.shape, generator=generator, dtype=torch.float64).to(remembered)
@@ -207,16 +161,12 @@ class Collector:
                 found += blocks
         return found
 
-    def _per_sample(self, x: Tensor, y: Tensor, truth: _Truth) -> list[Block]:
+    def _per_sample(self, x: Inputs, y: Targets, truth: _Truth) -> list[Block]:
         chosen = {name: parameter for name, parameter in self.parameters.items() if name in self.explicit}
         if not chosen:
             return []
-
-        def remember(outputs: Tensor, target: Tensor) -> Tensor:
-            return remembered_outputs(outputs, target, self.variant)
-
         try:
-            found = per_sample_gradients(self.model, x, y, chosen, remember)
+            found = per_sample_gradients(self.model, x, y, chosen, self.remember)
         except (RuntimeError, ValueError) as error:
             raise UnsupportedError(
                 "the model cannot be differentiated one sample at a time, which the parameters "
@@ -227,7 +177,8 @@ class Collector:
                 raise UnsupportedError(
                     f"the gradients of parameter {block.names[0]!r} for single samples do not add up to its "
                     "gradient for the batch: the model mixes samples (batch statistics in eval mode, such as "
-                    "BatchNorm with track_running_stats=False) or is not deterministic. Orthogonal projection "
+                    "BatchNorm with track_running_stats=False), is not deterministic, or computes in lower precision "
+                    "(a compiled model with autocast inside). Orthogonal projection "
                     "needs one gradient per sample: replace that layer, or leave its parameters unprotected"
                 )
         return list(found)
@@ -235,7 +186,7 @@ class Collector:
 
 @contextmanager
 def differentiable(model: nn.Module, parameters: Mapping[str, nn.Parameter]) -> Iterator[None]:
-    """Eval mode, gradients on, any tangent adapter merged and paused; all restored afterwards."""
+    """Eval mode, gradients on, no autocast, any tangent adapter merged and paused; all restored afterwards."""
     frozen = [parameter for parameter in parameters.values() if not parameter.requires_grad]
     adapters = {
         id(a): a for module in model.modules() if (a := getattr(module, "tangent_adapter", None)) is not None
@@ -244,7 +195,7 @@ def differentiable(model: nn.Module, parameters: Mapping[str, nn.Parameter]) -> 
     try:
         for parameter in frozen:
             parameter.requires_grad_(True)
-        with evaluating(model), torch.enable_grad():
+        with evaluating(model), without_autocast(), torch.enable_grad():
             yield
     finally:
         for parameter in frozen:
@@ -255,11 +206,13 @@ def differentiable(model: nn.Module, parameters: Mapping[str, nn.Parameter]) -> 
 
 def collect(
     model: nn.Module,
-    inputs: Tensor,
-    targets: Tensor,
+    inputs: Inputs,
+    targets: Targets,
     *,
     parameters: Mapping[str, nn.Parameter],
     variant: Variant = "gtl",
+    outputs: Outputs = None,
+    tokens: int = TOKENS,
     dtype: torch.dtype | None = None,
     chunk: int | None = None,
     compression: Compression | None = None,
@@ -273,11 +226,13 @@ def collect(
 
     Args:
         model: the network; its outputs are (samples, outputs) or (samples,).
-        inputs: samples to remember.
-        targets: their labels; only "gtl" reads them.
+        inputs: samples to remember: a tensor, a tuple (model(*inputs)) or a dict (model(**inputs)).
+        targets: their labels; only "gtl" and "tokens" read them.
         parameters: the protected parameters by full name.
-        variant: "gtl" remembers the ground-truth logit, "ave" the mean logit, "all" every logit
-            (rows sample-major).
+        variant: "gtl" remembers the ground-truth logit, "ave" the mean logit, "all" every logit, "tokens" the
+            log-probabilities of a few target positions (rows sample-major).
+        outputs: (model, inputs) -> the outputs that are meant, or a dict of such functions: each is remembered.
+        tokens: positions per sample for "tokens".
         dtype: storage type of the factors, by default that of the model.
         chunk: samples per forward pass; by default as many as give a few hundred rows.
         compression: how much of the tangents to keep; by default all.
@@ -288,21 +243,26 @@ def collect(
     """
     if not parameters:
         raise SettingsError("no protected parameters: expected at least one name -> parameter")
-    if len(inputs) == 0 or len(inputs) != len(targets):
+    samples = sample_count(inputs)
+    if samples == 0 or samples != sample_count(targets):
         raise DataError(
-            f"expected one target for each input, at least one, got {len(inputs)} and {len(targets)}"
+            f"expected one target for each input, at least one, got {samples} and {sample_count(targets)}"
         )
-    collector = Collector(model, parameters, variant, rules=compression or Compression())
+    remember = Remembering(variant, outputs, tokens)
+    collector = Collector(model, parameters, remember, rules=compression or Compression())
     size, pieces = max(1, chunk or (CHUNK if collector.rules.exact else COMPRESSED_CHUNK)), []
     known = [] if earlier is None else [earlier]
     with differentiable(model, parameters):
-        if variant == "all" and chunk is None:  # every sample brings as many derivatives as outputs
+        several = variant in ("all", "tokens") or isinstance(outputs, Mapping)
+        if several and chunk is None:  # every sample brings as many derivatives as outputs
+            one = slice(0, 1)
             with torch.no_grad():
-                size = max(1, size // remembered_outputs(model(inputs[:1]), targets[:1], variant).shape[1])
-        for start in range(0, len(inputs), size):
+                size = max(1, size // remember(model, take(inputs, one), take(targets, one)).shape[1])
+        for start in range(0, samples, size):
             if not collector.rules.exact and known:
                 collector.known = {block.names: block for block in known[-1].blocks}
-            piece = collector.chunk(inputs[start : start + size], targets[start : start + size])
+            rows = slice(start, start + size)
+            piece = collector.chunk(take(inputs, rows), take(targets, rows))
             pieces.append(piece if dtype is None else piece.to(dtype))
             known = [pieces[-1]]
     return Tangents.concatenate(pieces)
@@ -310,22 +270,24 @@ def collect(
 
 def read_layers(
     model: nn.Module,
-    inputs: Tensor,
-    targets: Tensor,
+    inputs: Inputs,
+    targets: Targets,
     *,
     parameters: Mapping[str, nn.Parameter],
     variant: Variant = "gtl",
+    outputs: Outputs = None,
 ) -> list[Patches]:
     """The layers' inputs and output derivatives on some samples, as sums of outer products that autograd confirms.
 
     Args:
         model: the network, with the head of the samples selected.
         inputs: samples.
-        targets: their labels; only "gtl" reads them.
+        targets: their labels; only "gtl" and "tokens" read them.
         parameters: the protected parameters by full name.
         variant: of which outputs the derivatives are.
+        outputs: (model, inputs) -> the outputs that are meant, or a dict of such functions.
     """
-    collector = Collector(model, parameters, variant)
+    collector = Collector(model, parameters, Remembering(variant, outputs))
     with differentiable(model, parameters):
         recorded = collector.layers()
         found, truth = collector.confirmed(recorded, inputs, targets)

@@ -8,15 +8,27 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, jacrev, vmap
 
+from orthocl.nets.inputs import Inputs, Targets, each_tensor, sample_count, take
 from orthocl.tangents.blocks.dense import WORKSPACE, Dense
 
-Remember = Callable[[Tensor, Tensor], Tensor]
+Remember = Callable[[nn.Module, Inputs, Targets], Tensor]
+
+
+class _Remembered(nn.Module):
+    """A model and what is remembered of it as one module, so that its weights can be replaced in a call."""
+
+    def __init__(self, model: nn.Module, remember: Remember):
+        super().__init__()
+        self.model, self.remember = model, remember
+
+    def forward(self, inputs: Inputs, targets: Targets) -> Tensor:
+        return self.remember(self.model, inputs, targets)
 
 
 def per_sample_gradients(
     model: nn.Module,
-    inputs: Tensor,
-    targets: Tensor,
+    inputs: Inputs,
+    targets: Targets,
     parameters: Mapping[str, nn.Parameter],
     remember: Remember,
 ) -> list[Dense]:
@@ -28,8 +40,9 @@ def per_sample_gradients(
     numbers = sum(parameter.numel() for parameter in parameters.values())
     step = max(1, WORKSPACE // numbers)
     pieces: list[list[Tensor]] = []
-    for start in range(0, len(inputs), step):
-        x, y = inputs[start : start + step], targets[start : start + step]
+    for start in range(0, sample_count(inputs), step):
+        rows = slice(start, start + step)
+        x, y = take(inputs, rows), take(targets, rows)
         try:
             pieces.append(_transformed(model, x, y, parameters, remember))
         except (RuntimeError, NotImplementedError):
@@ -41,25 +54,28 @@ def per_sample_gradients(
 
 
 def _transformed(
-    model: nn.Module, x: Tensor, y: Tensor, parameters: Mapping[str, nn.Parameter], remember: Remember
+    model: nn.Module, x: Inputs, y: Targets, parameters: Mapping[str, nn.Parameter], remember: Remember
 ) -> list[Tensor]:
     values = {name: parameter.detach() for name, parameter in parameters.items()}
+    whole = _Remembered(model, remember)
 
-    def remembered(changed: dict[str, Tensor], sample: Tensor, target: Tensor) -> Tensor:
-        outputs = functional_call(model, changed, (sample[None],))
-        return remember(outputs, target[None])[0]
+    def remembered(changed: dict[str, Tensor], sample: Inputs, target: Targets) -> Tensor:
+        named = {f"model.{name}": value for name, value in changed.items()}
+        found: Tensor = functional_call(whole, named, (_batch(sample), _batch(target)))
+        return found[0]
 
     jacobians = vmap(jacrev(remembered), in_dims=(None, 0, 0))(values, x, y)
     return [jacobians[name].detach().flatten(0, 1).flatten(1) for name in parameters]
 
 
 def _one_by_one(
-    model: nn.Module, x: Tensor, y: Tensor, parameters: Mapping[str, nn.Parameter], remember: Remember
+    model: nn.Module, x: Inputs, y: Targets, parameters: Mapping[str, nn.Parameter], remember: Remember
 ) -> list[Tensor]:
     leaves = list(parameters.values())
     rows: list[list[Tensor]] = []
-    for sample, target in zip(x, y, strict=True):
-        for output in remember(model(sample[None]), target[None])[0]:
+    for number in range(sample_count(x)):
+        one = slice(number, number + 1)
+        for output in remember(model, take(x, one), take(y, one))[0]:
             found = torch.autograd.grad(output, leaves, retain_graph=True, allow_unused=True)
             rows.append(
                 [
@@ -74,3 +90,7 @@ def _one_by_one(
                 ]
             )
     return [torch.stack(column) for column in zip(*rows, strict=True)]
+
+
+def _batch(sample: Inputs) -> Inputs:
+    return each_tensor(sample, lambda part: part[None])

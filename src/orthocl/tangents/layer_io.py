@@ -14,6 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from orthocl.errors import UnsupportedError
+from orthocl.nets.inputs import Inputs, Targets
+from orthocl.nets.outputs import Outputs, read_outputs
 from orthocl.tangents.attention import Use
 from orthocl.tangents.blocks import Patches
 from orthocl.tangents.collect import RecordedLayer, differentiable, recorded_layers, recording
@@ -38,10 +40,12 @@ class LayerIO:
 
 def layer_io(
     model: nn.Module,
-    inputs: Tensor,
+    inputs: Inputs,
     *,
     parameters: Mapping[str, nn.Parameter] | None = None,
     quantity: Callable[[Tensor], Tensor] | None = None,
+    outputs: Outputs = None,
+    targets: Targets | None = None,
 ) -> dict[str, LayerIO]:
     """Inputs and output derivatives of the linear and convolutional layers, by the name of their weight.
 
@@ -49,11 +53,14 @@ def layer_io(
 
     Args:
         model: the network.
-        inputs: a batch.
+        inputs: a batch: a tensor, a tuple (model(*inputs)) or a dict (model(**inputs)).
         parameters: the protected parameters by full name (`learner.parameters`); by default all of the model's. Layers
             whose weight is not among them are left out, and so are other kinds of layers, weights that several
             modules share and convolutions in groups: compare the keys with the names that you need.
         quantity: outputs -> one number per sample, to be differentiated; by default the sum of a sample's outputs.
+        outputs: (model, inputs) -> the outputs that are meant, or a dict of such functions, whose results are put side
+            by side.
+        targets: for those of these functions that need them.
 
     Raises:
         UnsupportedError: if a layer is called more than once in a forward pass.
@@ -68,9 +75,12 @@ def layer_io(
     recorded = [layer for layer in recorded_layers(model, chosen) if _readable(layer)]
     with differentiable(model, chosen):
         with recording(recorded):
-            outputs = model(inputs)
+            read = read_outputs(model, inputs, targets, outputs)
         called = [layer for layer in recorded if layer.calls]
-        values = outputs.flatten(1).sum(1) if quantity is None else quantity(outputs)
+        whole = (
+            read if isinstance(read, Tensor) else torch.cat([part.flatten(1) for part in read.values()], 1)
+        )
+        values = whole.flatten(1).sum(1) if quantity is None else quantity(whole)
         results = [_use(layer).z for layer in called]
         found = torch.autograd.grad(values.sum(), results, allow_unused=True)
     return {

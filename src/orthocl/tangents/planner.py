@@ -25,11 +25,15 @@ from torch import Tensor, nn
 from orthocl.errors import DataError, SettingsError
 from orthocl.formatting import size_text
 from orthocl.nets.heads import find_heads
+from orthocl.nets.inputs import Inputs, Targets, each_tensor, sample_count, take, tensors
+from orthocl.nets.outputs import Outputs, read_outputs
+from orthocl.streams.batches import LABELS, SplitBatch, default_split
 from orthocl.tangents.blocks import Block, Factored, Kind, Patches
 from orthocl.tangents.cholesky import PANEL as CHOLESKY_PANEL
-from orthocl.tangents.collect import Variant, collect
+from orthocl.tangents.collect import collect
 from orthocl.tangents.compress import Compression
 from orthocl.tangents.costs import LayerShape, Step, projection_madds, step_of, step_on
+from orthocl.tangents.remembering import TOKENS, Remembering, Variant
 from orthocl.tangents.survey import survey
 
 Path = Literal["dense", "project", "adapter"]
@@ -182,7 +186,7 @@ class Plan:
 
 def plan(
     model: nn.Module,
-    example_input: Tensor,
+    example_input: Inputs,
     *,
     tasks: int,
     memory_per_task: int,
@@ -192,12 +196,16 @@ def plan(
     budget: int | None = None,
     samples_per_task: int | None = None,
     energy: float = 1.0,
+    outputs: Outputs = None,
+    batch: SplitBatch | None = None,
+    tokens: int = TOKENS,
 ) -> Plan:
     """What remembering `memory_per_task` samples of each of `tasks` tasks will cost.
 
     Args:
         model: the network, with any head selected.
-        example_input: a batch of inputs; only the shape of its first sample counts, unless tangents are compressed.
+        example_input: a batch of inputs, a tensor, a tuple or a dict; with `batch`, or where a dict has "labels", a
+            batch as the loader gives it. Only the shape of its first sample counts, unless tangents are compressed.
         tasks: tasks of the stream.
         memory_per_task: samples remembered per task.
         batch_size: samples per training step.
@@ -206,6 +214,9 @@ def plan(
         budget: bytes that the memory may take.
         samples_per_task: training samples of a task, to price the cached input kernel.
         energy: share of the tangents' energy to keep; 1.0 is exact.
+        outputs: (model, inputs) -> the outputs that are meant, or a dict of such functions, as for `attach`.
+        batch: a batch -> inputs and targets, as for `attach`.
+        tokens: positions per sample for variant "tokens".
 
     >>> from orthocl.nets import MLP
     >>> found = plan(MLP((1, 32, 32), outputs=10), torch.zeros(1, 1, 32, 32), tasks=15, memory_per_task=100)
@@ -215,17 +226,20 @@ def plan(
     for name, value in (("tasks", tasks), ("memory_per_task", memory_per_task), ("batch_size", batch_size)):
         if value < 1:
             raise SettingsError(f"{name} must be at least 1, got {value}")
-    if len(example_input) == 0:
+    inputs, targets = _example(model, example_input, batch)
+    if sample_count(inputs) == 0:
         raise DataError("expected an example input with at least one sample, got none")
     protected = protected_parameters(model) if parameters is None else dict(parameters)
     if not protected:
         raise SettingsError("nothing to plan: the model has no parameters that require gradients")
     rules = Compression(energy=energy, rows=tasks * memory_per_task, batch_size=batch_size)
-    blocks, last, logits, errors = _blocks(model, example_input, protected, variant, rules)
+    blocks, last, logits, errors = _blocks(
+        model, inputs, targets, protected, Remembering(variant, outputs, tokens), rules
+    )
     rows = tasks * memory_per_task * logits
     item = next(iter(protected.values())).element_size()
     owners = {id(weight): module for module in model.modules() for weight in module.parameters(False)}
-    pixels = example_input[0].numel()
+    pixels = sum(part[0].numel() for part in tensors(inputs))
     layers = tuple(
         _layer(block, owners.get(id(protected[block.names[0]])), batch_size, logits, pixels, last)
         for block in blocks
@@ -255,29 +269,60 @@ def plan(
     )  # fmt: skip
 
 
+def _example(model: nn.Module, example: Inputs, batch: SplitBatch | None) -> tuple[Inputs, Targets | None]:
+    if batch is not None:
+        return batch(example)
+    if not isinstance(example, Tensor | tuple) and any(name in example for name in LABELS):
+        return default_split(model)(example)
+    return (example if isinstance(example, Tensor | tuple) else dict(example)), None
+
+
 def _blocks(
     model: nn.Module,
-    example_input: Tensor,
+    inputs: Inputs,
+    targets: Targets | None,
     protected: Mapping[str, nn.Parameter],
-    variant: Variant,
+    remember: Remembering,
     rules: Compression,
 ) -> tuple[list[Block], set[str] | None, int, Tensor | None]:
     """Blocks to price, the weights with one output a row (None: to be seen in the block), rows a sample, errors."""
     real = not next(iter(protected.values())).is_meta
-    if real and not rules.exact and len(example_input) > 1:
-        few = example_input[:MEASURED]
-        targets = torch.zeros(len(few), dtype=torch.long, device=few.device)
-        tangents = collect(model, few, targets, parameters=protected, variant=variant, compression=rules)
-        return tangents.blocks, None, tangents.rows // len(few), tangents.errors
+    if real and not rules.exact and sample_count(inputs) > 1:
+        return _collected(model, inputs, targets, protected, remember, rules)
     try:
-        blocks, last = survey(model, example_input, protected, variant, rules)
+        blocks, last = survey(model, inputs, protected, remember, rules, targets)
     except Exception:  # control flow that needs values, tensors that are not buffers: a model may do anything
         if not real:
             raise
-        targets = torch.zeros(1, dtype=torch.long, device=example_input.device)
-        tangents = collect(model, example_input[:1], targets, parameters=protected, variant=variant)
-        return tangents.blocks, None, tangents.rows, None
+        return _collected(model, take(inputs, slice(0, 1)), targets, protected, remember, Compression())
     return blocks, last, blocks[0].rows, None
+
+
+def _collected(
+    model: nn.Module,
+    inputs: Inputs,
+    targets: Targets | None,
+    protected: Mapping[str, nn.Parameter],
+    remember: Remembering,
+    rules: Compression,
+) -> tuple[list[Block], None, int, Tensor | None]:
+    """Blocks of a few real samples."""
+    few = take(inputs, slice(0, MEASURED))
+    count = sample_count(few)
+    if targets is None:
+        with torch.no_grad():
+            targets = remember.stand_in(read_outputs(model, few, None, remember.outputs))
+    tangents = collect(
+        model,
+        few,
+        each_tensor(targets, lambda part: part[:count]),
+        parameters=protected,
+        variant=remember.variant,
+        outputs=remember.outputs,
+        tokens=remember.tokens,
+        compression=rules,
+    )
+    return list(tangents.blocks), None, tangents.rows // count, tangents.errors
 
 
 def _layer(

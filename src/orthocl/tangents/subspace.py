@@ -9,7 +9,7 @@ length m p is ever formed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -181,6 +181,18 @@ class Subspace:
             return None
         here = torch.isin(self._places[last], places).nonzero()[:, 0]
         return (self.tangents.select(here + ends[last]), self._places[last][here]) if len(here) else None
+
+    def grow(self, parameters: Mapping[str, nn.Parameter], change: Callable[[Tangents], Tangents]) -> None:
+        """Protect the same directions among more parameters.
+
+        Args:
+            parameters: the protected parameters by name, as they are now.
+            change: turns tangents of the earlier parameters into those of the present ones, inner products unchanged.
+        """
+        self.names = tuple(parameters)
+        self.shapes = tuple(tuple(parameter.shape) for parameter in parameters.values())
+        self.tangents = None if self.tangents is None else change(self.tangents)
+        self._aside = [(owner, change(tangents)) for owner, tangents in self._aside]
 
     def replace(self, pieces: Sequence[tuple[int, Tangents]], components: int | None = None) -> int:
         """Discard everything and protect these tangents instead (OGD+); returns the new rank."""

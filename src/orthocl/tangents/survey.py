@@ -12,13 +12,16 @@ from itertools import pairwise
 from math import ceil, log10
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
+from orthocl.nets.inputs import Batch, Inputs, Targets, each_tensor
 from orthocl.nets.modes import evaluating
+from orthocl.nets.outputs import read_outputs
 from orthocl.tangents import layers
 from orthocl.tangents.blocks import Block, Compressed, Dense, Patches
-from orthocl.tangents.collect import Collector, Variant, recording, remembered_outputs
+from orthocl.tangents.collect import Collector, recording
 from orthocl.tangents.compress import Compression
+from orthocl.tangents.remembering import Remembering
 
 # Cores as a share of dense tangents against log10 of the energy left out: round numbers chosen by eye within the range
 # seen on a ResNet-18, a ViT and a LeNet (0.1 to 3 %, 2 to 6 %, 4 to 13 %). Good to a factor of a few.
@@ -41,10 +44,11 @@ def without_numbers(model: nn.Module) -> nn.Module:
 
 def survey(
     model: nn.Module,
-    example_input: Tensor,
+    example_input: Inputs,
     parameters: Mapping[str, nn.Parameter],
-    variant: Variant,
+    remember: Remembering,
     rules: Compression,
+    targets: Targets | None = None,
 ) -> tuple[list[Block], set[str]]:
     """The blocks of one sample's tangents, without numbers, and the weights whose rows have one output each.
 
@@ -52,21 +56,23 @@ def survey(
         model: the network.
         example_input: a batch; its first sample's shape is used.
         parameters: the protected parameters by name.
-        variant: which outputs are remembered.
+        remember: what is remembered of a sample.
         rules: how much is kept; sizes of bases are estimated (`estimated_core`).
+        targets: of the batch, where what is remembered depends on their shape.
     """
     empty = without_numbers(model)
     named = dict(empty.named_parameters())
     protected = {name: named[name] for name in parameters}
     for parameter in protected.values():
         parameter.requires_grad_(True)
-    collector = Collector(empty, protected, variant)
-    x = example_input[:1].to("meta")
+    collector = Collector(empty, protected, remember)
+    x = _one_sample(example_input)
+    y = None if targets is None else _one_sample(targets)
     with evaluating(empty), torch.enable_grad():
         recorded = collector.layers()
         with recording(recorded):
-            outputs = empty(x)
-        remembered = remembered_outputs(outputs, torch.zeros(1, dtype=torch.long, device="meta"), variant)
+            outputs = read_outputs(empty, x, y, remember.outputs)
+        remembered = remember.of(outputs, remember.stand_in(outputs) if y is None else y)
         found = collector.sums(recorded, remembered)
         used = torch.autograd.grad(remembered.sum(), list(protected.values()), allow_unused=True)
     reached = {name for name, part in zip(protected, used, strict=True) if part is not None}
@@ -76,7 +82,9 @@ def survey(
     last = {
         layer.names["weight"]
         for layer in recorded
-        if variant != "all" and "weight" in layer.names and any(use.returned is outputs for use in layer.uses)
+        if remember.variant in ("gtl", "ave")
+        and "weight" in layer.names
+        and any(use.returned is outputs for use in layer.uses)
     }
     covered = {name for block in found for name in block.names}
     rest: list[Block] = [
@@ -85,6 +93,10 @@ def survey(
         if name not in covered
     ]
     return [_kept(block, remembered.numel(), rules) for block in found] + rest, last
+
+
+def _one_sample(batch: Batch) -> Batch:
+    return each_tensor(batch, lambda part: part[:1].to("meta"))
 
 
 def _kept(block: Block, logits: int, rules: Compression) -> Block:

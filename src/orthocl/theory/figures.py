@@ -6,13 +6,21 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import FormatStrFormatter, LogLocator, NullFormatter, NullLocator
 from torch import Tensor
 
-from orthocl.errors import unknown_name
-from orthocl.palette import BLUE, GREEN, GREY, ORANGE
+from orthocl.palette import BLUE, GREEN, GREY, INK, ORANGE, VERMILION, method_style
+from orthocl.plotting import (
+    PAGE,
+    SMALL,
+    check_suffix,
+    describe,
+    legend_beside,
+    legend_inside,
+    panels,
+    save_figure,
+)
 from orthocl.theory.bridge import BridgeReport
 from orthocl.theory.certificate import Certificate
 from orthocl.theory.curriculum import Order
@@ -21,66 +29,57 @@ from orthocl.theory.judgement import Judgement, Pair
 from orthocl.theory.overlap import TangentDrift
 from orthocl.theory.overlay import Overlay
 
-SUFFIXES = (".svg", ".pdf", ".png")
-
 
 def check_path(path: Path) -> None:
     """Reject a path of an unknown format before hours of work."""
-    if path.suffix not in SUFFIXES:
-        raise unknown_name("figure format", path.suffix or str(path), SUFFIXES)
+    check_suffix(path)
 
 
 def save(figure: Figure, path: Path) -> None:
     """Save a figure in the format of the path's suffix; its folder is created if needed."""
-    check_path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    FigureCanvasAgg(figure)
-    figure.savefig(
-        path, dpi=150, bbox_inches="tight", metadata={"Date": None} if path.suffix == ".svg" else None
-    )
-
-
-def _figure(columns: int, width: float = 4.2, height: float = 3.2) -> tuple[Figure, list[Axes]]:
-    figure = Figure(figsize=(width * columns, height), layout="constrained")
-    axes = [figure.add_subplot(1, columns, column + 1) for column in range(columns)]
-    for axis in axes:
-        axis.spines[["top", "right"]].set_visible(False)
-    return figure, axes
+    save_figure(figure, path)
 
 
 def _heat(axis: Axes, table: Tensor, title: str, digits: int = 2) -> None:
-    image = axis.imshow(table.numpy(), cmap="viridis", aspect="auto")
+    image = axis.imshow(table.numpy(), cmap="Blues", aspect="auto")
+    axis.grid(False)
     count = table.shape[1]
     axis.set_xticks(range(count), [str(task + 1) for task in range(count)])
-    axis.set_title(title, fontsize=10)
+    describe(axis, title)
     if count <= 8:
         middle = float(table.max() + table.min()) / 2
         for row in range(table.shape[0]):
             for column in range(count):
                 value = float(table[row, column])
-                colour = "black" if value > middle else "white"
+                colour = "white" if value > middle else "black"
                 axis.text(
-                    column, row, f"{value:.{digits}f}", ha="center", va="center", fontsize=7, color=colour
+                    column,
+                    row,
+                    f"{value:.{digits}f}",
+                    ha="center",
+                    va="center",
+                    fontsize=SMALL - 1,
+                    color=colour,
                 )
     figure = axis.figure
-    figure.colorbar(image, ax=axis, shrink=0.85)
+    figure.colorbar(image, ax=axis, shrink=0.85).ax.tick_params(labelsize=SMALL)
 
 
 def solution_figure(
     accuracies: Tensor, dissimilarities: Sequence[float], distances: Sequence[float]
 ) -> Figure:
     """Test accuracy of every task after every task, S per task, and the distance from initialisation."""
-    figure, (left, middle, right) = _figure(3)
+    figure, (left, middle, right) = panels(3)
     _heat(left, accuracies, "test accuracy in closed form")
     left.set_yticks(range(len(accuracies)), [str(task) for task in range(len(accuracies))])
     left.set_xlabel("task")
     left.set_ylabel("after task")
     numbers = range(1, len(dissimilarities) + 1)
     middle.bar(numbers, dissimilarities, color=BLUE)
-    middle.set_title("dissimilarity $S_t$ to what came before", fontsize=10)
+    describe(middle, "dissimilarity $S_t$ to what came before")
     right.plot(numbers, distances, marker="o", color=ORANGE)
     right.set_ylim(0, 1.15 * max(*distances, 1e-12))
-    right.set_title(r"distance $\|w_t - w_0\|$", fontsize=10)
+    describe(right, r"distance $\|w_t - w_0\|$")
     for axis in (middle, right):
         axis.set_xticks(list(numbers))
         axis.set_xlabel("task")
@@ -89,7 +88,7 @@ def solution_figure(
 
 def bound_figure(bounds: Sequence[Bound], risks: Sequence[float], errors: Sequence[float]) -> Figure:
     """The terms of the bound of every task, stacked, with the measured risk."""
-    figure, (axis,) = _figure(1, width=6)
+    figure, (axis,) = panels(1, width=0.75 * PAGE, height=2.8)
     numbers = [bound.task for bound in bounds]
     base = [0.0] * len(bounds)
     names = list(dict.fromkeys(name for bound in bounds for name in bound.terms))
@@ -97,21 +96,19 @@ def bound_figure(bounds: Sequence[Bound], risks: Sequence[float], errors: Sequen
         heights = [bound.terms.get(name, 0.0) for bound in bounds]
         axis.bar(numbers, heights, bottom=base, label=name, color=colour, width=0.6)
         base = [low + height for low, height in zip(base, heights, strict=True)]
-    axis.plot(numbers, risks, "k_", markersize=22, markeredgewidth=2, label="measured risk")
-    axis.plot(numbers, errors, "rx", label="measured 0-1 error")
-    axis.axhline(1.0, color="black", linewidth=0.8, linestyle=":")
+    axis.plot(numbers, risks, "_", color=INK, markersize=22, markeredgewidth=2, label="measured risk")
+    axis.plot(numbers, errors, "x", color=VERMILION, label="measured 0-1 error")
+    axis.axhline(1.0, color=INK, linewidth=0.8, linestyle=":")
     axis.set_xticks(numbers)
     axis.set_xlabel("task")
-    axis.set_title(
-        f"{bounds[0].form} bound after task {bounds[0].after} (above 1: says nothing)", fontsize=10
-    )
-    axis.legend(fontsize=8, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
+    describe(axis, f"{bounds[0].form} bound after task {bounds[0].after} (above 1: says nothing)")
+    legend_beside(axis)
     return figure
 
 
 def certificate_figure(certificates: Sequence[Certificate], errors: Sequence[float]) -> Figure:
     """Every valid bound for every task, and the error measured on test data."""
-    figure, (axis,) = _figure(1, width=6)
+    figure, (axis,) = panels(1, width=0.75 * PAGE, height=2.8)
     forms = list(dict.fromkeys(bound.form for found in certificates for bound in found.bounds))
     width = 0.8 / max(1, len(forms))
     for place, (form, colour) in enumerate(zip(forms, (GREY, BLUE, ORANGE, GREEN), strict=False)):
@@ -121,18 +118,18 @@ def certificate_figure(certificates: Sequence[Certificate], errors: Sequence[flo
             where, [min(1.0, bound.value) for bound in bounds], width=0.9 * width, color=colour, label=form
         )
     numbers = [found.task for found in certificates]
-    axis.plot(numbers, errors, "k_", markersize=22, markeredgewidth=2, label="error on test data")
-    axis.axhline(1.0, color="black", linewidth=0.8, linestyle=":")
+    axis.plot(numbers, errors, "_", color=INK, markersize=22, markeredgewidth=2, label="error on test data")
+    axis.axhline(1.0, color=INK, linewidth=0.8, linestyle=":")
     axis.set_xticks(numbers)
     axis.set_xlabel("task")
-    axis.set_title(f"bounds of the error after task {certificates[0].after} (cut at 1)", fontsize=10)
-    axis.legend(fontsize=8, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
+    describe(axis, f"bounds of the error after task {certificates[0].after} (cut at 1)")
+    legend_beside(axis)
     return figure
 
 
 def order_figure(table: Tensor, orders: Sequence[Order]) -> Figure:
     """Dissimilarities between tasks, and what each order costs."""
-    figure, (left, right) = _figure(2, width=5)
+    figure, (left, right) = panels(2, height=2.8)
     _heat(left, table, "dissimilarity $S$ of a task after another", digits=1)
     left.set_yticks(range(len(table)), ["start", *(str(task) for task in range(1, len(table)))])
     left.set_xlabel("task")
@@ -142,16 +139,16 @@ def order_figure(table: Tensor, orders: Sequence[Order]) -> Figure:
     best = min(order.complexity for order in orders)
     bars = right.barh(names, [order.complexity for order in orders], color=colours)
     above = [100 * (order.complexity / best - 1) if best > 0 else 0.0 for order in orders]
-    right.bar_label(bars, [f"+{each:.2g} %" if each else "best" for each in above], padding=3, fontsize=8)
+    right.bar_label(bars, [f"+{each:.2g} %" if each else "best" for each in above], padding=3, fontsize=SMALL)
     right.margins(x=0.2)
     right.invert_yaxis()
-    right.set_title("complexity proxy $R_T$ of an order", fontsize=10)
+    describe(right, "complexity proxy $R_T$ of an order")
     return figure
 
 
 def overlay_figure(overlays: Sequence[Overlay]) -> Figure:
     """Distance to the closed form against width, and outputs of the widest network against it."""
-    figure, (left, right) = _figure(2, width=4.6)
+    figure, (left, right) = panels(2, height=2.8)
     widths = [one.width for one in overlays]
     left.loglog(widths, [one.error for one in overlays], "o-", color=BLUE, label="own kernel at the start")
     left.loglog(
@@ -162,26 +159,27 @@ def overlay_figure(overlays: Sequence[Overlay]) -> Figure:
     left.loglog(
         widths,
         [first * (widths[0] / width) ** 0.5 for width in widths],
-        "k--",
+        "--",
+        color=INK,
         linewidth=0.8,
         label="width$^{-1/2}$",
     )
     left.set_xticks(widths, [str(width) for width in widths])
     left.xaxis.set_minor_locator(NullLocator())
     left.set_xlabel("width")
-    left.set_title("trained network - closed form (rms)", fontsize=10)
-    left.legend(fontsize=7, frameon=False)
+    describe(left, "trained network - closed form (rms)")
+    legend_inside(left)
     last = overlays[-1]
     for task in range(len(last.trained)):
         right.scatter(
             last.predicted[task].numpy(), last.trained[task].numpy(), s=9, label=f"after task {task + 1}"
         )
     low, high = float(last.predicted.min()), float(last.predicted.max())
-    right.plot([low, high], [low, high], "k-", linewidth=0.8)
+    right.plot([low, high], [low, high], "-", color=INK, linewidth=0.8)
     right.set_xlabel("closed form")
     right.set_ylabel("trained network")
-    right.set_title(f"outputs at width {last.width}", fontsize=10)
-    right.legend(fontsize=7, frameon=False)
+    describe(right, f"outputs at width {last.width}")
+    legend_inside(right)
     return figure
 
 
@@ -189,20 +187,20 @@ def forecast_figure(
     seeds: Sequence[Sequence[Pair]], judged: Mapping[str, Judgement], rows: Sequence[Mapping[str, float]]
 ) -> Figure:
     """Forecast against measured change, what beats the trivial predictors, and the expected loss per task."""
-    figure, (left, middle, right) = _figure(3)
+    figure, (left, middle, right) = panels(3)
     _scatter_of_pairs(left, [pair for each in seeds for pair in each])
-    left.set_title(f"mean squared change of outputs, {len(seeds)} seeds", fontsize=10)
+    describe(left, f"mean squared change of outputs, {len(seeds)} seeds")
     _correlations(middle, judged)
     numbers = [int(row["task"]) for row in rows]
-    styles = {"sgd": (BLUE, "o-"), "ogd": (ORANGE, "s-"), "ogd+": (GREEN, "^-"), "gpm": (GREY, "v-")}
-    for rule, (colour, style) in ((name, styles[name]) for name in styles if name in rows[0]):
-        right.plot(numbers, [row[rule] for row in rows], style, color=colour, markersize=4, label=rule)
+    for rule in (name for name in ("sgd", "ogd", "ogd+", "gpm") if name in rows[0]):
+        colour, marker = method_style(rule)
+        right.plot(numbers, [row[rule] for row in rows], f"{marker}-", color=colour, markersize=4, label=rule)
     measured = [row["measured"] for row in rows]
-    right.plot(numbers, measured, "k_", markersize=14, markeredgewidth=2, label="measured")
+    right.plot(numbers, measured, "_", color=INK, markersize=14, markeredgewidth=2, label="measured")
     right.set_xticks(numbers)
     right.set_xlabel("task learnt")
-    right.set_title("accuracy lost by earlier tasks", fontsize=10)
-    right.legend(fontsize=7, frameon=False)
+    describe(right, "accuracy lost by earlier tasks")
+    legend_inside(right)
     return figure
 
 
@@ -230,7 +228,7 @@ def _scatter_of_pairs(axis: Axes, pairs: Sequence[Pair]) -> None:
         scale.set_minor_formatter(NullFormatter())
     axis.set_xlabel("forecast")
     axis.set_ylabel("measured")
-    axis.legend(fontsize=7, frameon=False)
+    legend_inside(axis)
 
 
 def _correlations(axis: Axes, judged: Mapping[str, Judgement]) -> None:
@@ -244,16 +242,16 @@ def _correlations(axis: Axes, judged: Mapping[str, Judgement]) -> None:
         high = [max(0.0, each.high - each.mean) for each in found]
         means = [each.mean for each in found]
         axis.errorbar(where, means, yerr=[low, high], fmt="o", color=colour, capsize=3, label=quantity)
-    axis.axhline(0, color="black", linewidth=0.6)
-    axis.set_xticks(range(len(names)), labels, fontsize=8)
+    axis.axhline(0, color=INK, linewidth=0.6)
+    axis.set_xticks(range(len(names)), labels, fontsize=SMALL)
     axis.set_ylim(-1.05, 1.05)
-    axis.set_title("rank correlation with what happened", fontsize=10)
-    axis.legend(fontsize=8, frameon=False, loc="lower left")
+    describe(axis, "rank correlation with what happened")
+    legend_inside(axis, loc="lower left")
 
 
 def overlap_figure(table: Tensor, drift: TangentDrift | None = None) -> Figure:
     """The overlap of the tasks' tangent spaces, and how the tangents of each task turned as others were learnt."""
-    figure, axes = _figure(1 if drift is None else 2, width=4.6)
+    figure, axes = panels(1 if drift is None else 2, height=2.8)
     _heat(axes[0], table, "overlap: mean squared cosine of principal angles")
     axes[0].set_yticks(range(len(table)), [str(task + 1) for task in range(len(table))])
     axes[0].set_xlabel("task")
@@ -268,25 +266,25 @@ def overlap_figure(table: Tensor, drift: TangentDrift | None = None) -> Figure:
 
 def bridge_figure(report: BridgeReport) -> Figure:
     """Predicted against measured change of old outputs, forgetting, and how far the tangents turned."""
-    figure, (left, middle, right) = _figure(3)
+    figure, (left, middle, right) = panels(3)
     predicted = [pair.predicted_change for pair in report.pairs]
     measured = [pair.measured_change for pair in report.pairs]
     left.loglog(predicted, measured, "o", color=BLUE, markersize=4)
     if report.pairs:
         span = [min(predicted + measured), max(predicted + measured)]
-        left.loglog(span, span, "k-", linewidth=0.8)
+        left.loglog(span, span, "-", color=INK, linewidth=0.8)
     left.set_xlabel("predicted mean squared change (H / n)")
     left.set_ylabel("measured")
-    left.set_title(f"old outputs, correlation of logs {report.correlation():.2f}", fontsize=10)
+    describe(left, f"old outputs, correlation of logs {report.correlation():.2f}")
     numbers = [task.task for task in report.tasks]
     middle.plot(numbers, [task.forgetting for task in report.tasks], "o-", color=ORANGE, label="measured")
     forecast = [task.predicted_forgetting for task in report.tasks]
     middle.plot(numbers, forecast, "o--", color=ORANGE, markerfacecolor="white", label="predicted")
-    middle.set_title("accuracy lost on training samples", fontsize=10)
-    middle.legend(fontsize=8, frameon=False)
+    describe(middle, "accuracy lost on training samples")
+    legend_inside(middle)
     right.plot(numbers, [task.tangent_cosine for task in report.tasks], "s-", color=BLUE)
     right.set_ylim(0, 1.05)
-    right.set_title("cosine of tangents, own end to last end", fontsize=10)
+    describe(right, "cosine of tangents, own end to last end")
     for axis in (middle, right):
         axis.set_xticks(numbers)
         axis.set_xlabel("task")

@@ -9,19 +9,22 @@ projected. LBFGS evaluates the loss several times within a step and is refused.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterable
 from functools import partial
 from typing import Any, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from orthocl.errors import SettingsError, UnsupportedError, unknown_name
 from orthocl.methods.base import Method
 from orthocl.methods.composite import require_method
 from orthocl.methods.learner import Learner, Loss
+from orthocl.methods.ranks import same_draws, unwrapped
 from orthocl.nets.heads import find_heads
+from orthocl.nets.inputs import Inputs
+from orthocl.nets.outputs import Outputs, check_outputs
+from orthocl.streams.batches import SplitBatch
 from orthocl.tangents.adapter import why_not_exact
 from orthocl.training.losses import default_loss
 from orthocl.training.seeds import derive_generator, draw_seed
@@ -37,7 +40,9 @@ def attach(
     batch_norm: Literal["freeze", "keep"] = "freeze",
     seed: int | None = None,
     tasks: int | None = None,
-    example_input: Tensor | None = None,
+    example_input: Inputs | None = None,
+    outputs: Outputs = None,
+    batch: SplitBatch | None = None,
 ) -> Learner:
     """Attach a method to a model and its optimizer; train as always inside `with learner.learning(data):`.
 
@@ -45,7 +50,8 @@ def attach(
 
     Args:
         method: such as `orthocl.OGDPlus(memory_per_task=100)`.
-        model: any module.
+        model: any module. Under DistributedDataParallel all processes attach, best to the wrapped model: they then
+            remember the same samples and take the same steps.
         optimizer: any torch optimizer over its parameters.
         protect: names (or leading parts of names, such as "encoder") of the parameters that tasks share. By default all
             trainable ones except the heads of a `MultiHead`.
@@ -57,6 +63,13 @@ def attach(
             generator, so that `torch.manual_seed` decides.
         tasks: how many tasks to expect, so that a memory that will not fit is noticed in time.
         example_input: a batch of inputs, to notice that now; otherwise it is noticed when the first task begins.
+        outputs: what is remembered, (model, inputs) -> tensor of shape (samples, outputs), or a dict of such functions
+            by name for several outputs. A function may take (model, inputs, targets); `orthocl.nets.selectors` has
+            ready-made ones. By default the tensor that the model returns, its `.logits`, the entry "logits" of a dict
+            or the first tensor of a tuple.
+        batch: a batch of your loader -> (inputs, targets). Inputs are a tensor (the model is called as model(x)), a
+            tuple (model(*inputs)) or a dict (model(**inputs)). By default batches are (inputs, targets), (x, z, ...,
+            targets) or dicts with "labels".
 
     Raises:
         UnsupportedError: if the method cannot keep its promise with this model and optimizer.
@@ -72,7 +85,11 @@ def attach(
     if batch_norm not in ("freeze", "keep"):
         raise unknown_name("batch_norm policy", str(batch_norm), ["freeze", "keep"])
     _check_arguments(method, model, optimizer)
+    check_outputs(outputs)
     method.check_settings()
+    model, ranks = unwrapped(model)
+    protect = [protect] if isinstance(protect, str) else None if protect is None else list(protect)
+    optimizer = wrapped_optimizer(optimizer)
     parameters = protected_parameters(model, protect)
     _check_optimizer(optimizer, parameters)
     if method.projects and isinstance(optimizer, torch.optim.LBFGS):
@@ -90,18 +107,16 @@ def attach(
         stage="update" if method.projects and why_not_exact(optimizer, parameters) else "gradient",
         batch_norm=batch_norm,
         tasks_expected=tasks,
+        outputs=outputs,
+        batch=batch,
+        ranks=ranks,
+        find_protected=partial(protected_parameters, model, protect),
     )
+    same_draws(learner.generator, ranks)
     reason = method.refusal(learner)
     if reason:
         raise UnsupportedError(reason)
-    low = [name for name, p in parameters.items() if torch.finfo(p.dtype).bits < 32]
-    if low and method.projects:
-        warnings.warn(
-            f"{len(low)} protected parameters, such as {low[0]!r}, are kept in {parameters[low[0]].dtype}: "
-            "rounding the weights after each step undoes part of the projection. Keep them in float32 and use autocast "
-            "for speed",
-            stacklevel=2,
-        )
+    learner.guard.check_precision(parameters)
     if example_input is not None:
         learner.check_memory(example_input)
     learner.hooks += [
@@ -111,12 +126,19 @@ def attach(
     return learner
 
 
+def wrapped_optimizer(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
+    """The optimizer that takes the steps, where another object (of accelerate, of Lightning) stands for it."""
+    inner = getattr(optimizer, "optimizer", None)
+    return wrapped_optimizer(inner) if isinstance(inner, torch.optim.Optimizer) else optimizer
+
+
 def _before_step(
     learner: Learner, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
     """Act on the gradients: now, or after the closure if `optimizer.step(closure)` will compute them."""
     closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
     learner.note_weights()
+    learner.guard.check_frozen(learner.parameters)
     if closure is None:
         with learner.full_precision():
             learner.use_gradient()

@@ -8,18 +8,23 @@ from torch import Tensor, nn
 
 from orthocl.errors import SettingsError, UnsupportedError
 from orthocl.methods.learner import Loss
+from orthocl.nets.inputs import described
+from orthocl.nets.outputs import plain_output
 from orthocl.registry import Registry
 
 
-def default_loss(outputs: Tensor, targets: Tensor) -> Tensor:
+def default_loss(outputs: Any, targets: Any) -> Tensor:
     """Cross-entropy for integer targets, mean squared error for others."""
-    if not isinstance(outputs, Tensor):
+    try:
+        outputs = plain_output(outputs)
+    except UnsupportedError:
         raise UnsupportedError(
-            f"expected the model to return one tensor, got a {type(outputs).__name__}: pass attach a loss=... that "
-            "can handle it"
-        )
+            f"expected one tensor of outputs, got {described(outputs)}: pass attach a loss=... that can handle it"
+        ) from None
     if targets.is_floating_point():
         return mean_squared_error(outputs, targets)
+    if outputs.dim() > 2 and outputs.shape[:-1] == targets.shape:  # sequences: (samples, positions, classes)
+        outputs, targets = outputs.flatten(0, -2), targets.flatten()
     return nn.functional.cross_entropy(outputs, targets)
 
 

@@ -59,7 +59,7 @@ def busy(tiny):
 
 def test_a_wide_terminal_shows_everything(busy):
     whole, third, *others = draw(busy, 130)
-    assert re.search(r"all runs +\S+ +3/6 +1 failed +0:40 +\d+:\d\d left$", whole.rstrip())
+    assert re.search(r"all runs +\S+ +2/6 +1 failed +0:40 +\d+:\d\d left$", whole.rstrip())
     # half of it took ten seconds; the loss is the last one heard of
     assert re.search(r"seed 3 +\S+ +task 3/4 +accuracy 100.0 % +loss 0.250 +0:10 +0:10 left$", third.rstrip())
     assert len(others) == 2
@@ -136,7 +136,7 @@ def test_the_live_display_ends_with_a_line_and_a_cursor(tiny):
     assert "why" not in plain, "the reason comes at the end, from the caller"
     assert "wait a moment" in plain
     assert "seed 3: wait" not in plain
-    assert re.search(r"2 of 3 runs in .*; 1 already existed, 1 failed\s*$", plain)
+    assert re.search(r"1 of 3 runs in .*; 1 already existed, 1 failed\s*$", plain)
 
 
 def test_lines_without_a_terminal(tiny):
@@ -151,8 +151,8 @@ def test_lines_without_a_terminal(tiny):
     *lines, last = console.file.getvalue().splitlines()
     assert lines == [
         "started rotated-mnist-mini / sgd / seed 2",
-        "failed rotated-mnist-mini / sgd / seed 2 (2/3)",
+        "failed rotated-mnist-mini / sgd / seed 2 (1/3)",
         "started rotated-mnist-mini / sgd / seed 3",
         "stopped rotated-mnist-mini / sgd / seed 3 (2/3)",
     ]
-    assert last.startswith("2 of 3 runs in ")
+    assert last.startswith("1 of 3 runs in ")

@@ -109,7 +109,7 @@ class LiveTable:
         return {
             "label": Text("all runs", style="bold"),
             "bar": ProgressBar(total=max(1, self.runs), completed=done),
-            "task": f"{ended}/{self.runs}",
+            "task": f"{ended - failed}/{self.runs}",
             "accuracy": Text(f"{failed} failed" if failed else "", style="red"),
             "loss": "",
             "time": _clock_text(self.elapsed()),

@@ -119,15 +119,15 @@ class LineDisplay:
 
 
 def ended(endings: Counter[str]) -> int:
-    """Runs that need no more work now."""
-    return endings.total() - endings["interrupted"]
+    """Runs that need no more work now; those that failed are counted apart."""
+    return endings.total() - endings["interrupted"] - endings["failed"]
 
 
 def closing(runs: int, endings: Counter[str], seconds: float) -> str:
     """The outcome of the runs, in one line.
 
     >>> closing(4, Counter(finished=2, known=1, failed=1), 75.0)
-    '4 of 4 runs in 1 min 15 s; 1 already existed, 1 failed'
+    '3 of 4 runs in 1 min 15 s; 1 already existed, 1 failed'
     """
     text = f"{ended(endings)} of {counted(runs, 'run')} in {time_text(seconds)}"
     known = endings["known"]

@@ -1,48 +1,63 @@
-"""Report: one self-contained HTML page of an experiment. No script or style is fetched from anywhere."""
+"""Report: one self-contained HTML page of an experiment, drawn in the browser from data that it carries.
+
+Nothing is fetched from anywhere, and the page's own security policy forbids it. The charts are hand-written SVG in
+small files (`page/*.js`, 90 kB as they are). Inlined and minified, Vega-Lite with Vega would be 830 kB and Observable
+Plot with D3 490 kB; uPlot is 50 kB, but draws on a canvas, so that neither print nor SVG files nor screen readers
+get anything from it. None of them draws accuracy matrices, and this page must be readable in ten years.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 from jinja2 import Environment, StrictUndefined
 
 from orthocl.errors import DataError
-from orthocl.formatting import counted, size_text, time_text
+from orthocl.formatting import counted, time_text
 from orthocl.lab.executors.interface import Outcome
-from orthocl.lab.experiment.grid import flat
 from orthocl.lab.experiment.settings import RunSettings
-from orthocl.lab.reporting.figure import (
-    accuracy_figure,
-    curves_figure,
-    figure_svg,
-    first_task_figure,
-    groups,
-    memorised_figure,
-)
-from orthocl.lab.reporting.table import make_table
+from orthocl.lab.reporting.page_data import PageInput, page_data, to_script
+from orthocl.lab.reporting.static_figure import static_figures
+from orthocl.lab.reporting.table_text import TESTED
 from orthocl.lab.store.record import Record, package_version
+from orthocl.lab.store.store import Store
 from orthocl.storage import write_atomically
 
 Pairs = Sequence[tuple[RunSettings, Record]]
-
-
-@dataclass(frozen=True)
-class MethodPanel:
-    """One method on one stream, over seeds, as the page shows it."""
-
-    stream: str
-    method: str
-    matrix: list[list[float]]
-    tasks: list[str]
-    settings: dict[str, str]
-    monitors: list[dict[str, str]]
-    runs: list[dict[str, str]]
+SCRIPTS = (
+    *("core.js", "cards.js", "charts.js", "results.js", "curves.js", "matrices.js", "cost.js", "evidence.js"),
+    *("settings.js", "main.js"),
+)
+SECTIONS = (
+    ("live", "Running"),
+    ("results", "Results"),
+    ("curves", "Curves"),
+    ("matrices", "Matrices"),
+    ("cost", "Cost"),
+    ("monitors", "Monitors"),
+    ("theory", "Theory"),
+    ("certificates", "Certificates"),
+    ("settings", "Settings"),
+    ("reproduce", "Reproduce"),
+)
+TEXTS = {
+    "curves": "",
+    "matrices": "Test accuracy in percent on each task (columns) at the start and after learning each task (rows), "
+    "mean over seeds. The task just learnt is framed: below a frame is memory, to its right what is not learnt yet.",
+    "cost": "",
+    "monitors": "What the methods measured about themselves after each task, mean over seeds.",
+    "theory": "What theory said beforehand, beside what happened.",
+    "certificates": "Statements about single runs, with the conditions under which they hold.",
+    "settings": "",
+    "reproduce": "",
+}
+STATIC_ROWS = 200
+"""Rows of the table for readers without scripts."""
+STATIC_GROUPS = 40
+"""Lines of the figure for readers without scripts; with more there is none."""
 
 
 def write_report(
@@ -53,6 +68,8 @@ def write_report(
     description: str = "",
     metrics: Sequence[str] = (),
     failures: Sequence[Outcome] = (),
+    store: Store | None = None,
+    command: str = "",
 ) -> Path:
     """Write the report of some runs and return its path.
 
@@ -63,9 +80,19 @@ def write_report(
         description: a sentence or two below it.
         metrics: columns of the table; the usual ones by default.
         failures: runs that failed, to be listed with their reasons.
+        store: where the records are: forecasts and certificates beside them are shown too.
+        command: that makes the runs again.
     """
     path = Path(path)
-    page = render_report(pairs, title=title, description=description, metrics=metrics, failures=failures)
+    page = render_report(
+        pairs,
+        title=title,
+        description=description,
+        metrics=metrics,
+        failures=failures,
+        store=store,
+        command=command,
+    )
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, page.encode())
     return path
@@ -78,90 +105,50 @@ def render_report(
     description: str = "",
     metrics: Sequence[str] = (),
     failures: Sequence[Outcome] = (),
+    store: Store | None = None,
+    command: str = "",
 ) -> str:
     """The report as HTML text."""
     if not pairs:
         raise DataError("there is nothing to report: run the experiment first")
-    template = (resources.files("orthocl.lab.reporting") / "report.html.j2").read_text(encoding="utf-8")
+    folder = None if store is None else store.directory
+    return render_page(PageInput(pairs, title, description, metrics, failures, folder, command))
+
+
+def render_page(given: PageInput, live: str = "") -> str:
+    """A page as HTML text.
+
+    Args:
+        given: what it shows.
+        live: the address of news, for a page that is served while runs go on.
+    """
+    data = page_data(given)
     environment = Environment(
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    environment.filters["percent"] = lambda value: "" if math.isnan(value) else f"{100 * value:.0f}"
-    table = make_table(pairs, metrics)
-    return environment.from_string(template).render(
-        title=title,
-        description=description,
-        table=table,
-        figures=_figures(pairs),
-        groups=[_group(*group) for group in groups(pairs)],
-        failures=failures,
-        machines=_distinct([record.provenance.get("machine", {}) for _, record in pairs]),
-        versions=_distinct([record.provenance.get("versions", {}) for _, record in pairs]),
-        data=_distinct(
-            [{"stream": r.stream["name"], "fingerprint": r.stream["fingerprint"]} for _, r in pairs]
-        ),
-        runs=counted(len(pairs), "run"),
-        finished=max((str(record.provenance.get("finished", "")) for _, record in pairs), default=""),
-        total=time_text(sum(_seconds(record) for _, record in pairs)),
+    seconds = float(data.values["seconds"])
+    return environment.from_string(_part("page.html.j2")).render(
+        title=data.values["title"],
+        description=data.values["description"],
+        findings=data.findings,
+        table=data.table,
+        rows=data.table.rows[:STATIC_ROWS],
+        more=max(0, len(data.table.rows) - STATIC_ROWS),
+        figure="" if live or len(data.groups) > STATIC_GROUPS else static_figures(data.groups),
+        tested=TESTED,
+        explained=[metric for metric in data.values["metrics"] if metric["meaning"]],
+        sections=SECTIONS,
+        texts=TEXTS,
+        runs=counted(len(given.pairs), "run"),
+        total=time_text(0.0 if math.isnan(seconds) else seconds),
+        finished=data.values["finished"],
         version=package_version("orthocl"),
+        style=_part("page.css"),
+        script="\n".join(_part(name) for name in SCRIPTS),
+        data=to_script(data.values),
+        live=live,
     )
 
 
-def _figures(pairs: Pairs) -> list[dict[str, str]]:
-    """The figures for which there are data."""
-    wanted = [
-        ("Accuracy through the tasks", "Mean test accuracy over the tasks learnt so far.", accuracy_figure),
-        (
-            "What becomes of the first task",
-            "Test accuracy on task 1 as later tasks are learnt.",
-            first_task_figure,
-        ),
-        ("Memorised samples", "Training accuracy on the remembered samples of task 1.", memorised_figure),
-        ("While training", "Test accuracy of every task at steps within the tasks.", curves_figure),
-    ]
-    found = []
-    for heading, caption, make in wanted:
-        try:
-            found.append({"heading": heading, "caption": caption, "svg": figure_svg(make(pairs))})
-        except DataError:
-            continue
-    return found
-
-
-def _group(stream: str, method: str, records: Sequence[Record]) -> MethodPanel:
-    first = records[0]
-    matrix: list[list[float]] = np.mean([record.result.accuracies for record in records], axis=0).tolist()
-    settings = {key: _text(value) for key, value in flat(first.settings.to_dict()).items() if key != "seed"}
-    monitors = [
-        {key: size_text(value) if key == "memory_bytes" else f"{value:.4g}" for key, value in row.items()}
-        for row in first.result.monitors
-    ]
-    runs = [
-        {
-            "seed": str(record.settings.seed),
-            "id": record.id,
-            "aac": f"{100 * record.metric('aac'):.2f}",
-            "time": time_text(_seconds(record)),
-            "resumes": str(record.provenance.get("resumes", 0)),
-            "hash": record.result_hash[:16],
-        }
-        for record in records
-    ]
-    return MethodPanel(stream, method, matrix, list(first.stream["tasks"]), settings, monitors, runs)
-
-
-def _seconds(record: Record) -> float:
-    value = record.metric("seconds")
-    return 0.0 if math.isnan(value) else value
-
-
-def _text(value: Any) -> str:
-    return "default" if value is None else str(value)
-
-
-def _distinct(values: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = []
-    for value in values:
-        if dict(value) not in found:
-            found.append(dict(value))
-    return found
+def _part(name: str) -> str:
+    return (resources.files("orthocl.lab.reporting") / "page" / name).read_text(encoding="utf-8")

@@ -1,28 +1,26 @@
 """Tables: mean and spread over seeds, for the terminal, Markdown, LaTeX, CSV and JSON.
 
-The spread is the sample standard deviation (n - 1) over seeds; with one seed there is none.
+The spread is the sample standard deviation (n - 1) over seeds; with one seed there is none. The best of a stream is
+marked together with what a paired test over seeds cannot tell from it, and not at all with fewer than three seeds.
 """
 
 from __future__ import annotations
 
-import csv
-import io
-import json
 import math
 import statistics
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from rich import box
-from rich.console import Group
-from rich.table import Table as RichTable
-from rich.text import Text
+from rich.console import RenderableType
 
 from orthocl.errors import SettingsError, unknown_name
-from orthocl.formatting import for_spreadsheets, printable, size_text, time_text
+from orthocl.formatting import size_text, time_text
 from orthocl.lab.experiment.settings import RunSettings
 from orthocl.lab.experiment.specs import label_of
+from orthocl.lab.reporting.findings import near_chance
+from orthocl.lab.reporting.groups import RunGroup, group_runs
+from orthocl.lab.reporting.paired import Mark, marks
 from orthocl.lab.store.record import Record
 from orthocl.metrics import METRICS
 
@@ -98,10 +96,12 @@ class Row:
     method: str
     seeds: tuple[int, ...]
     cells: tuple[Cell, ...]
-    best: tuple[bool, ...]
-    """Whether each cell is the best of its stream."""
+    marks: tuple[Mark, ...]
+    """Of each cell: "best" of its stream, a "tie" with the best, or nothing."""
     note: str = ""
     """Why there are no numbers."""
+    warning: str = ""
+    """Why the numbers are not worth much."""
 
 
 @dataclass(frozen=True)
@@ -113,94 +113,21 @@ class Table:
 
     def render(self, kind: Format) -> str:
         """As text in a format other than "terminal"; see `rich` for that one."""
-        if kind == "markdown":
-            return self.to_markdown()
-        if kind == "latex":
-            return self.to_latex()
-        if kind == "csv":
-            return self.to_csv()
-        if kind == "json":
-            return json.dumps(self.to_values(), indent=1)
-        raise unknown_name("text format", kind, FORMATS[1:])
+        from orthocl.lab.reporting import table_text
+
+        if kind == "terminal" or kind not in FORMATS:
+            raise unknown_name("text format", kind, FORMATS[1:])
+        return getattr(table_text, f"to_{kind}")(self)  # type: ignore[no-any-return]
 
     def titles(self) -> list[str]:
         """Column titles of the metrics."""
         return [title(metric) for metric in self.metrics]
 
-    def rich(self) -> Group:
-        """For `rich.print`: one table per stream, narrow enough for 80 columns."""
-        streams = dict.fromkeys(row.stream for row in self.rows)
-        return Group(*(self._rich_stream(stream) for stream in streams))
+    def rich(self) -> RenderableType:
+        """For `rich.print`: one table per stream; a narrow terminal gets fewer columns, never fewer digits."""
+        from orthocl.lab.reporting.table_text import TerminalTable
 
-    def _rich_stream(self, stream: str) -> RichTable:
-        rows = [row for row in self.rows if row.stream == stream]
-        seeds = sorted({len(row.seeds) for row in rows})
-        counted = f"{'-'.join(map(str, seeds))} seed{'s' if seeds != [1] else ''}"
-        table = RichTable(
-            title=Text(printable(f"{stream}, {counted}")),
-            title_justify="left",
-            title_style="bold",
-            box=box.SIMPLE,
-        )
-        table.add_column("method", overflow="fold", min_width=min(12, max(len(row.method) for row in rows)))
-        for name in self.titles():
-            table.add_column(name.replace("Forgetting", "Forget."), justify="right")
-        for row in rows:
-            cells = [
-                Text(cell.text("±", digits=1), style="bold green" if best else "")
-                for cell, best in zip(row.cells, row.best, strict=True)
-            ]
-            if row.note:
-                cells[0] = Text("unsupported", style="yellow")
-            table.add_row(Text(printable(row.method)), *cells)
-        return table
-
-    def to_markdown(self) -> str:
-        """A Markdown table, the best accuracy of each stream in bold, with notes below."""
-        lines = [["stream", "method", "seeds", *self.titles()]]
-        for row in self.rows:
-            cells = [
-                f"**{cell.text()}**" if best else cell.text()
-                for cell, best in zip(row.cells, row.best, strict=True)
-            ]
-            lines.append([_markdown(row.stream), _markdown(row.method), str(len(row.seeds)), *cells])
-        body = ["| " + " | ".join(line) + " |" for line in lines]
-        body.insert(1, "| --- | --- | --- |" + " ---: |" * len(self.metrics))
-        notes = [
-            f"\n{_markdown(row.stream)}, {_markdown(row.method)}: unsupported, {printable(row.note)}"
-            for row in self.rows
-            if row.note
-        ]
-        return "\n".join([*body, *notes])
-
-    def to_latex(self) -> str:
-        """A LaTeX tabular with booktabs rules."""
-        lines = [r"\begin{tabular}{ll" + "r" * len(self.metrics) + "}", r"\toprule"]
-        heads = ["stream", "method", *(name.replace("%", r"(\%)") for name in self.titles())]
-        lines += [" & ".join(heads) + r" \\", r"\midrule"]
-        previous = self.rows[0].stream if self.rows else ""
-        for row in self.rows:
-            if row.stream != previous:
-                lines.append(r"\midrule")
-                previous = row.stream
-            cells = []
-            for cell, best in zip(row.cells, row.best, strict=True):
-                text = cell.text(r" $\pm$ ").replace("–", "--")
-                cells.append(rf"\textbf{{{text}}}" if best else text)
-            lines.append(" & ".join([_latex(row.stream), _latex(row.method), *cells]) + r" \\")
-        return "\n".join([*lines, r"\bottomrule", r"\end{tabular}"])
-
-    def to_csv(self) -> str:
-        """Numbers at full precision: mean and spread of each metric, accuracies as shares of 1."""
-        out = io.StringIO()
-        writer = csv.writer(out, lineterminator="\n")
-        spread = [name for metric in self.metrics for name in (metric, f"{metric} spread")]
-        writer.writerow(["stream", "method", "seeds", *spread, "note"])
-        for row in self.rows:
-            numbers = [_or_empty(number) for cell in row.cells for number in (cell.mean, cell.spread)]
-            words = [for_spreadsheets(text) for text in (row.stream, row.method, row.note)]
-            writer.writerow([*words[:2], " ".join(map(str, row.seeds)), *numbers, words[2]])
-        return out.getvalue()
+        return TerminalTable(self)
 
     def to_values(self) -> list[dict[str, Any]]:
         """As JSON values, with the value of every seed."""
@@ -210,13 +137,15 @@ class Table:
                 "method": row.method,
                 "seeds": list(row.seeds),
                 "note": row.note,
+                "warning": row.warning,
                 "metrics": {
                     cell.metric: {
                         "mean": _or_none(cell.mean),
                         "spread": _or_none(cell.spread),
                         "values": [_or_none(value) for value in cell.values],
+                        "mark": mark,
                     }
-                    for cell in row.cells
+                    for cell, mark in zip(row.cells, row.marks, strict=True)
                 },
             }
             for row in self.rows
@@ -226,22 +155,22 @@ class Table:
 def make_table(
     pairs: Iterable[tuple[RunSettings, Record]], metrics: Sequence[str] = DEFAULT_METRICS
 ) -> Table:
-    """A table of runs: one row per stream and method, in the order given, over seeds.
+    """A table of runs over seeds: rows by stream, then method, then the settings that differ.
 
     Args:
         pairs: (run with its labels, record).
         metrics: names of `orthocl.metrics.METRICS`, "seconds", "memory" or "memorised".
     """
+    return table_of(group_runs(pairs), metrics)
+
+
+def table_of(groups: Sequence[RunGroup], metrics: Sequence[str] = DEFAULT_METRICS) -> Table:
+    """The table of groups, one row each, in their order."""
     metrics = tuple(metrics) or DEFAULT_METRICS
     for name in metrics:
         check_metric(name)
-    groups: dict[tuple[str, str, str], list[Record]] = {}
-    for settings, record in pairs:
-        stream = settings.stream_label or settings.stream.name
-        method = settings.method_label or settings.method.name
-        groups.setdefault((stream, method, record.settings.without_seed()), []).append(record)
-    rows = [_row(stream, method, records, metrics) for (stream, method, _), records in groups.items()]
-    return Table(metrics, tuple(_mark_best(rows)))
+    rows = [_row(group, metrics) for group in groups]
+    return Table(metrics, tuple(_marked(rows, groups)))
 
 
 def check_metric(name: object) -> None:
@@ -261,48 +190,38 @@ def title(metric: str) -> str:
     return TITLES.get(metric, metric if metric in NOT_PERCENT else f"{label_of(metric)} %")
 
 
-def _row(stream: str, method: str, records: Sequence[Record], metrics: Sequence[str]) -> Row:
-    finished = [record for record in records if record.status == "finished"]
+def _row(group: RunGroup, metrics: Sequence[str]) -> Row:
+    finished = group.finished
     cells = tuple(Cell(name, tuple(record.metric(name) for record in finished)) for name in metrics)
-    note = "" if finished else next((record.reason for record in records), "")
-    seeds = tuple(record.settings.seed for record in records)
-    return Row(stream, method, seeds, cells, (False,) * len(cells), note)
+    note = "" if finished else next((record.reason for record in group.records), "")
+    seeds = tuple(record.settings.seed for record in group.records)
+    unmarked: tuple[Mark, ...] = tuple("" for _ in cells)
+    return Row(group.stream, group.label, seeds, cells, unmarked, note, near_chance(group))
 
 
-def _mark_best(rows: Sequence[Row]) -> list[Row]:
-    marked = []
-    for row in rows:
-        peers = [other for other in rows if other.stream == row.stream]
-        marks = []
-        for position, cell in enumerate(row.cells):
-            sign = -1 if cell.metric in LOWER_IS_BETTER else 1
-            rivals = [sign * peer.cells[position].mean for peer in peers]
-            rivals = [value for value in rivals if not math.isnan(value)]
-            worth = cell.metric not in NOT_PERCENT and len(rivals) > 1
-            marks.append(worth and sign * cell.mean == max(rivals))
-        marked.append(Row(row.stream, row.method, row.seeds, row.cells, tuple(marks), row.note))
-    return marked
-
-
-_LATEX = {
-    **{character: "\\" + character for character in "&%$#_{}"},
-    "\\": r"\textbackslash{}",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-}
-
-
-def _latex(text: str) -> str:
-    return "".join(_LATEX.get(character, character) for character in printable(text))
-
-
-def _markdown(text: str) -> str:
-    return printable(text).replace("|", r"\|")
+def _marked(rows: Sequence[Row], groups: Sequence[RunGroup]) -> list[Row]:
+    """The rows with the best of each stream, and what ties with it."""
+    found: dict[int, list[Mark]] = {number: list(row.marks) for number, row in enumerate(rows)}
+    streams: dict[str, list[int]] = {}
+    for number, row in enumerate(rows):
+        streams.setdefault(row.stream, []).append(number)
+    for numbers in streams.values():
+        for position, cell in enumerate(rows[numbers[0]].cells):
+            if cell.metric in NOT_PERCENT:
+                continue
+            values = [
+                {
+                    record.settings.seed: value
+                    for record, value in zip(
+                        groups[number].finished, rows[number].cells[position].values, strict=True
+                    )
+                }
+                for number in numbers
+            ]
+            for number, mark in zip(numbers, marks(values, cell.metric not in LOWER_IS_BETTER), strict=True):
+                found[number][position] = mark
+    return [replace(row, marks=tuple(found[number])) for number, row in enumerate(rows)]
 
 
 def _or_none(value: float) -> float | None:
     return None if math.isnan(value) else value
-
-
-def _or_empty(value: float) -> str:
-    return "" if math.isnan(value) else repr(value)

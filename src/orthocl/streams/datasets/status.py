@@ -11,6 +11,7 @@ from orthocl.streams.datasets.catalogue import CUB200, ENTRIES, IMAGES
 from orthocl.streams.datasets.cub200 import find_folder, read_index
 from orthocl.streams.datasets.features import find_features, read_features
 from orthocl.streams.datasets.locate import contents, find, size_on_disk
+from orthocl.streams.datasets.pretrained import PRETRAINED
 from orthocl.streams.datasets.schema import Entry
 from orthocl.streams.datasets.weights import find_weights, read_weights
 
@@ -42,6 +43,7 @@ def status(data_root: str | Path | None = None) -> list[DataStatus]:
     rows.append(
         _other("alexnet", lambda: find_weights(data_root), lambda path: f"gives {read_weights(path).layer}")
     )
+    rows += [_files(entry, data_root) for entry in PRETRAINED]
     rows.append(_other("cub200 features", lambda: find_features(data_root), _feature_detail))
     return rows
 

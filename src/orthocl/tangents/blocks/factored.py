@@ -75,6 +75,12 @@ class Factored(Outer):
             images = images[:, self.source]
         return images.mul_(self.deltas.t().to(dtype)).sum(0)
 
+    def coefficient(self, row: int, weight: Tensor, bias: Tensor | None) -> float:
+        """One row of `coefficients`."""
+        inputs = self.inputs[row if self.source is None else int(self.source[row])].to(weight.dtype)
+        image = weight @ inputs if bias is None else torch.addmv(bias, weight, inputs)
+        return float(self.deltas[row].to(weight.dtype).dot(image))
+
     def combine(self, weights: Tensor) -> list[Tensor]:
         """G_l^T w: (w D)^T A and D^T w."""
         weighted = self.deltas.to(weights.dtype) * weights[:, None]

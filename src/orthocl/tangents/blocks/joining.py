@@ -30,7 +30,7 @@ def join(blocks: Sequence[Block]) -> Block:
         for b in blocks
     ):
         inputs, deltas, source = _joined([b for b in blocks if isinstance(b, Outer)])
-        return Patches(first.names, first.shapes, inputs, deltas, source, first.unfold)
+        return Patches(first.names, first.shapes, inputs, deltas, source, first.unfold, first.groups)
     if all(isinstance(b, Dense) for b in blocks):
         return Dense(
             first.names, first.shapes, torch.cat([b.vectors for b in blocks if isinstance(b, Dense)])

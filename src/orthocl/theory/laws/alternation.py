@@ -29,14 +29,23 @@ def worst_alternating_forgetting(first: Tensor, second: Tensor, steps: int) -> f
     >>> worst_alternating_forgetting(torch.tensor([[1.0, 0.0]]), torch.tensor([[1.0, 1.0]]), steps=2)
     0.125
     """
-    if steps < 2:
-        raise SettingsError(f"expected at least two steps, got {steps}")
-    one, two = first.double(), second.double()
-    squares = principal_cosines(one @ one.T, one @ two.T, two @ two.T).square()
-    # Angles that rounding cannot tell from zero forget nothing.
-    squares = squares[squares < 1 - 1e-9]
-    values = squares ** (steps - 1) * (1 - squares)
+    values = _per_angle(first, second, steps)
     return round(float(values.max()) / 2, 15) if len(values) else 0.0
+
+
+def mean_alternating_forgetting(first: Tensor, second: Tensor, steps: int) -> float:
+    """The same for a w* drawn uniformly from the unit sphere: 1/(2p) sum_i (c_i^2)^(k-1) (1 - c_i^2).
+
+    Each principal angle spans a plane in which (I - P_1) (P_2 P_1)^{k/2} has rank one, so that the sum of the squared
+    singular values is its squared Frobenius norm, and E w* w*^T = I/p. Steps must be even.
+
+    >>> mean_alternating_forgetting(torch.tensor([[1.0, 0.0]]), torch.tensor([[1.0, 1.0]]), steps=2)
+    0.0625
+    """
+    if steps % 2:
+        raise SettingsError(f"expected an even number of steps, got {steps}")
+    values = _per_angle(first, second, steps)
+    return round(float(values.sum()) / (2 * first.shape[1]), 15)
 
 
 def alternating_forgetting(first: Tensor, second: Tensor, target: Tensor, steps: int) -> float:
@@ -57,3 +66,13 @@ def alternating_forgetting(first: Tensor, second: Tensor, target: Tensor, steps:
         basis = bases[step % 2]
         error = error - basis @ (basis.T @ error)
     return sum(float((basis.T @ error).square().sum()) for basis in bases) / 2
+
+
+def _per_angle(first: Tensor, second: Tensor, steps: int) -> Tensor:
+    if steps < 2:
+        raise SettingsError(f"expected at least two steps, got {steps}")
+    one, two = first.double(), second.double()
+    squares = principal_cosines(one @ one.T, one @ two.T, two @ two.T).square()
+    # Angles that rounding cannot tell from zero forget nothing.
+    squares = squares[squares < 1 - 1e-9]
+    return squares ** (steps - 1) * (1 - squares)

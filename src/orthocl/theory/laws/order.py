@@ -2,7 +2,8 @@
 
 Reference: Li and Hiratani: Optimal Task Order for Continual Learning of Multiple Tasks. ICML 2025. They find two rules
 in a linear model with latent factors: (1) from the least to the most typical task, (2) neighbours should be unlike.
-Here the first is derived for isotropic features, where it is exact; the second does not occur there.
+Here the first is derived for isotropic features, where it is exact; the second does not occur there. Their own model
+is in `latent_order`.
 
 Derivation. By the law of `isotropic`, with r = 1 - n/p, the mean over tasks of the final expected loss is
     r^T mean ||w_i||^2 + (1 - r) sum_k r^(T-k) d_k + noise,   d_k = mean_i ||w_k - w_i||^2 for the task learnt k-th.

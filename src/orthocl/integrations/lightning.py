@@ -1,0 +1,48 @@
+"""A callback for Lightning.
+
+    callback = OrthoclCallback(orthocl.OGDPlus(memory_per_task=100))
+    for loader in tasks:
+        Trainer(max_epochs=3, callbacks=[callback]).fit(module, loader)
+
+Each `fit` is a task. Lightning makes the optimizers anew each time; the memory is carried over. The module is called
+as module(inputs): if its `forward` does something else, say what is remembered with outputs=.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lightning.pytorch import Callback
+
+from orthocl.errors import UnsupportedError
+from orthocl.integrations.session import Session, plain_loader
+
+
+class OrthoclCallback(Session, Callback):  # type: ignore[misc]  # without lightning its base is Any
+    """Applies a method to every step of a fit; arguments as for `Session`."""
+
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        """Begin a task with the module, its optimizer and the training data."""
+        if len(trainer.optimizers) != 1:
+            raise UnsupportedError(
+                f"a method follows one optimizer, this module has {len(trainer.optimizers)}: let configure_optimizers "
+                "return one, with a parameter group for each learning rate"
+            )
+        loaders = trainer.train_dataloader
+        if isinstance(loaders, dict | list | tuple):
+            raise UnsupportedError(
+                "a task has one loader of training data, this fit has several: join their data sets in one loader"
+            )
+        self.begin(pl_module, trainer.optimizers[0], plain_loader(loaders))
+
+    def on_before_optimizer_step(self, trainer: Any, pl_module: Any, optimizer: Any) -> None:
+        """Add the gradient of the method's penalty."""
+        self.add_penalty()
+
+    def on_train_end(self, trainer: Any, pl_module: Any) -> None:
+        """End the task."""
+        self.end()
+
+    def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
+        """Forget what a failed task has begun."""
+        self.fail(exception)

@@ -1,0 +1,41 @@
+"""A callback for the Trainer of transformers, with or without PEFT.
+
+    callback = OrthoclCallback(orthocl.OGDPlus(memory_per_task=100))
+    for dataset in tasks:
+        Trainer(model, arguments, train_dataset=dataset, callbacks=[callback]).train()
+
+Each `train()` is a task. The Trainer makes its own optimizer each time; the memory is carried over. What is protected:
+all trainable parameters, which with PEFT are the adapters.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from transformers import TrainerCallback
+
+from orthocl.errors import UnsupportedError
+from orthocl.integrations.session import Session, plain_loader
+
+
+class OrthoclCallback(Session, TrainerCallback):  # type: ignore[misc]  # without transformers its base is Any
+    """Applies a method to every step of a Trainer; arguments as for `Session`."""
+
+    def on_train_begin(
+        self, args: Any, state: Any, control: Any, model: Any = None, optimizer: Any = None, **rest: Any
+    ) -> None:
+        """Begin a task with the Trainer's model, optimizer and training data."""
+        if getattr(args, "fsdp", None) or getattr(args, "deepspeed", None):
+            raise UnsupportedError(
+                "FSDP and DeepSpeed shard the parameters, so that no process has a whole gradient to project: train "
+                "with one process, or with DDP"
+            )
+        self.begin(model, optimizer, plain_loader(rest.get("train_dataloader")))
+
+    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **rest: Any) -> None:
+        """Add the gradient of the method's penalty."""
+        self.add_penalty()
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **rest: Any) -> None:
+        """End the task."""
+        self.end()

@@ -1,0 +1,55 @@
+"""Which runs of a store a page or figure is about: those of an experiment, or those that patterns choose."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from fnmatch import fnmatchcase
+
+from orthocl.errors import StoreError
+from orthocl.lab.experiment.settings import RunSettings
+from orthocl.lab.reporting.groups import labels
+from orthocl.lab.store.record import Record
+from orthocl.lab.store.store import Store
+
+
+class RecordCache:
+    """Records of a store that are read again only when their files have changed; damaged ones are skipped."""
+
+    def __init__(self, store: Store):
+        self.store = store
+        self._known: dict[str, tuple[int, Record | None]] = {}
+
+    def record(self, run: str) -> Record | None:
+        """The record of a run, or None if it has none that can be read."""
+        try:
+            stamp = (self.store.folder(run) / "record.json").stat().st_mtime_ns
+        except OSError:
+            return None
+        if run not in self._known or self._known[run][0] != stamp:
+            try:
+                self._known[run] = stamp, self.store.record(run)
+            except StoreError:
+                self._known[run] = stamp, None
+        return self._known[run][1]
+
+
+def chosen(
+    pairs: Iterable[tuple[RunSettings, Record]], only: Sequence[str] = (), seeds: Sequence[int] = ()
+) -> list[tuple[RunSettings, Record]]:
+    """Those of some runs whose labels match a pattern, as `--only` of an experiment does, and whose seed is wanted."""
+    return [
+        (settings, record)
+        for settings, record in pairs
+        if (not seeds or settings.seed in seeds)
+        and (not only or any(_matches(settings, one) for one in only))
+    ]
+
+
+def _matches(settings: RunSettings, pattern: str) -> bool:
+    stream, method = labels(settings)
+    first, slash, second = pattern.partition("/")
+    if slash:
+        return fnmatchcase(stream, first) and fnmatchcase(method, second)
+    return any(
+        fnmatchcase(name, pattern) for name in (stream, method, stream.split(" ")[0], method.split(" ")[0])
+    )

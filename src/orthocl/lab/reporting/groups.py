@@ -1,0 +1,146 @@
+"""Groups: the runs that differ only in their seed, in the order in which every table, figure and page shows them.
+
+By stream, then by method (baselines first, in the order of the palette; unknown ones by their names), then by the
+settings in which groups with the same label differ.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from orthocl.formatting import plain_text
+from orthocl.lab.experiment.grid import flat
+from orthocl.lab.experiment.settings import RunSettings
+from orthocl.lab.experiment.specs import label_of
+from orthocl.lab.store.record import Record
+from orthocl.palette import METHODS
+
+_NUMBER = re.compile(r"(\d+(?:\.\d+)?(?:e[-+]?\d+)?)")
+
+
+@dataclass(frozen=True)
+class RunGroup:
+    """One method on one stream with one choice of settings, over seeds.
+
+    Args:
+        stream: label of the stream.
+        method: label of the method.
+        differs: the settings that tell it from other groups with the same labels, such as "strength=10".
+        records: of all its runs, by seed.
+        settings: all settings but the seed, by dotted names.
+    """
+
+    stream: str
+    method: str
+    differs: str
+    records: tuple[Record, ...]
+    settings: Mapping[str, Any]
+
+    @property
+    def label(self) -> str:
+        """The method, with what differs."""
+        return f"{self.method} {self.differs}" if self.differs else self.method
+
+    @property
+    def finished(self) -> list[Record]:
+        """Its records with results."""
+        return [record for record in self.records if record.status == "finished"]
+
+
+def group_runs(pairs: Iterable[tuple[RunSettings, Record]]) -> list[RunGroup]:
+    """The groups of some runs, in reading order."""
+    found: dict[tuple[str, str, str, str, int], list[Record]] = {}
+    for settings, record in pairs:
+        stream, method = labels(settings)
+        data = str(record.stream.get("fingerprint", ""))
+        key = (stream, method, record.settings.without_seed(), data, record.code)
+        found.setdefault(key, []).append(record)
+    made = [_group(stream, method, records) for (stream, method, *_), records in found.items()]
+    alike: dict[tuple[str, str], list[RunGroup]] = {}
+    for group in made:
+        alike.setdefault((group.stream, group.method), []).append(group)
+    told = [group for same in alike.values() for group in _told_apart(same)]
+    return sorted(told, key=_reading_order)
+
+
+def labels(settings: RunSettings) -> tuple[str, str]:
+    """What a run's stream and method are called: their labels, or the names of the parts."""
+    stream = settings.stream_label or label_of(settings.stream.name)
+    return plain_text(stream), plain_text(settings.method_label or label_of(settings.method.name))
+
+
+def differing(tables: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The names of settings that do not have the same value in all tables.
+
+    >>> differing([{"train.epochs": 1, "seed": 1}, {"train.epochs": 2, "seed": 1}])
+    ['train.epochs']
+    """
+    names = dict.fromkeys(name for table in tables for name in table)
+    return [name for name in names if len({repr(table.get(name)) for table in tables}) > 1]
+
+
+def value_text(value: Any) -> str:
+    """A setting for people.
+
+    >>> value_text(10.0), value_text([100, 100]), value_text(None)
+    ('10', '100x100', 'default')
+    """
+    if value is None:
+        return "default"
+    if isinstance(value, list):
+        return "x".join(map(value_text, value)) if value else "none"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:g}" if isinstance(value, float) else plain_text(value)
+
+
+def _group(stream: str, method: str, records: Sequence[Record]) -> RunGroup:
+    first = records[0]
+    settings = {name: value for name, value in flat(first.settings.to_dict()).items() if name != "seed"}
+    settings["data"] = str(first.stream.get("fingerprint", ""))
+    settings["code"] = first.code
+    ordered = tuple(sorted(records, key=lambda record: record.settings.seed))
+    return RunGroup(stream, method, "", ordered, settings)
+
+
+def _told_apart(groups: Sequence[RunGroup]) -> list[RunGroup]:
+    """The same groups, each with the settings in which it differs from the others."""
+    if len(groups) == 1:
+        return list(groups)
+    names = differing([group.settings for group in groups])
+    if len(names) > 1:  # new data is another fingerprint: the setting says it better
+        names = [name for name in names if name != "data"]
+    return [
+        replace(
+            group,
+            differs=" ".join(
+                f"{name.rpartition('.')[2]}={value_text(_short(name, group.settings.get(name)))}"
+                for name in names
+            ),
+        )
+        for group in groups
+    ]
+
+
+def _short(name: str, value: Any) -> Any:
+    hashed = name == "data" or name.endswith("source")
+    return str(value)[:8] if hashed and value else value
+
+
+def _reading_order(group: RunGroup) -> tuple[Any, ...]:
+    base = group.method.split(" ")[0]
+    place = list(METHODS).index(base) if base in METHODS else len(METHODS)
+    return (natural(group.stream), place, natural(group.method), natural(group.differs))
+
+
+def natural(text: str) -> tuple[tuple[int, float, str], ...]:
+    """A key that sorts numbers inside texts by their size.
+
+    >>> sorted(["strength=10", "strength=9", "strength=1e-3"], key=natural)
+    ['strength=1e-3', 'strength=9', 'strength=10']
+    """
+    parts = _NUMBER.split(text.lower())
+    return tuple((0, float(part), "") if number % 2 else (1, 0.0, part) for number, part in enumerate(parts))

@@ -1,0 +1,51 @@
+"""What a learner needs for its certificate: where the latest task began."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, cast
+
+from torch import Tensor, nn
+
+if TYPE_CHECKING:
+    from orthocl.methods.certificate import Certificate
+    from orthocl.methods.learner import Learner
+
+
+class Certifiable:
+    """Keeps what the latest task could change as it was before, and compares."""
+
+    started_from: Mapping[str, Tensor] = MappingProxyType({})
+    latest_task: int | None = None
+
+    def note_start(self, model: nn.Module, task: int) -> None:
+        """Keep the trainable weights and the statistics, before a task begins."""
+        kept: dict[str, Tensor] = {n: p for n, p in model.named_parameters() if p.requires_grad}
+        kept |= {n: b for n, b in model.named_buffers() if b.is_floating_point()}
+        self.started_from = {name: value.detach().clone() for name, value in kept.items()}
+        self.latest_task = task
+
+    def certificate(
+        self,
+        probes: Mapping[str, Any] | None = None,
+        *,
+        before: Mapping[str, Tensor] | None = None,
+        samples: int = 512,
+        confidence: float = 0.95,
+    ) -> Certificate:
+        """What the latest task changed on earlier ones: outputs, accuracy, first order, a bound, bytes, drift.
+
+        Args:
+            probes: name -> independent samples of an earlier task: (inputs, targets), a data set, a loader, a Task of
+                a stream (its test samples) or a Probe. The name may be that of a head. The method's own remembered
+                samples are compared in any case.
+            before: a state dict to compare with, such as one saved when the first task was finished; by default the
+                weights at the start of the latest task.
+            samples: at most so many of each probe, drawn at random.
+            confidence: of the limits on what was lost.
+        """
+        from orthocl.methods.learner_certificate import learner_certificate
+
+        learner = cast("Learner", self)
+        return learner_certificate(learner, probes, before=before, samples=samples, confidence=confidence)

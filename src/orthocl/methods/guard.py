@@ -1,0 +1,186 @@
+"""Guard: what would undo a method's protection without a word is noticed, by value, and said."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+
+from orthocl.errors import SettingsError, TrainingError, UnsupportedError
+from orthocl.nets.heads import find_heads
+from orthocl.tangents.growing import has_grown
+
+
+@dataclass
+class Guard:
+    """Watches a model and the steps taken on it from task to task.
+
+    Args:
+        model: the model.
+        method: name of the method, for messages.
+        projects: whether the method projects: only then does a frozen or half-precision weight matter.
+    """
+
+    model: nn.Module
+    method: str
+    projects: bool
+    frozen: set[str] = field(init=False)
+    known: set[str] = field(init=False)
+    at_start: Tensor | None = field(default=None, init=False)
+    """Of the weights when the task began, until the attached optimizer has taken a step."""
+    bypassed: bool = field(default=False, init=False)
+    """Whether it was said that this task was trained without the method."""
+    said: set[str] = field(default_factory=set, init=False)
+
+    def __post_init__(self) -> None:
+        named = dict(self.model.named_parameters())
+        self.frozen = {name for name, p in named.items() if not p.requires_grad}
+        self.known = set(named)
+
+    def before_task(self, parameters: Mapping[str, nn.Parameter]) -> None:
+        """Check that what is trained now is what was trained when the method was attached."""
+        frozen = [name for name, p in parameters.items() if not p.requires_grad]
+        if frozen and self.projects:
+            raise UnsupportedError(
+                f"{len(frozen)} protected parameters, such as {frozen[0]!r}, were frozen after `attach`: projected "
+                "steps would still move them. Unfreeze them, or attach again with protect=[...] naming only what "
+                "will be trained"
+            )
+        thawed = [n for n, p in self.model.named_parameters() if n in self.frozen and p.requires_grad]
+        if thawed:
+            self.frozen -= set(thawed)
+            self._warn(
+                f"{len(thawed)} parameters, such as {thawed[0]!r}, were frozen when the method was attached and are "
+                f"trained now: {self.method} does not protect them. Attach with everything unfrozen that any task "
+                "will train"
+            )
+        self.check_precision(parameters)
+
+    def check_precision(self, parameters: Mapping[str, nn.Parameter]) -> None:
+        """Warn, once, of weights in half precision: a trainer may have converted the model after `attach`."""
+        low = [name for name, p in parameters.items() if torch.finfo(p.dtype).bits < 32]
+        if low and self.projects and "precision" not in self.said:
+            self.said.add("precision")
+            self._warn(
+                f"{len(low)} protected parameters, such as {low[0]!r}, are kept in {parameters[low[0]].dtype}: "
+                "rounding the weights after each step undoes part of the projection. Keep them in float32 and use "
+                "autocast for speed"
+            )
+
+    def begin(self, parameters: Iterable[Tensor]) -> None:
+        """Note where the task begins."""
+        self.at_start = checksum(parameters)
+
+    def stepped(self) -> None:
+        """The attached optimizer takes a step."""
+        self.at_start = None
+
+    def check_frozen(self, parameters: Mapping[str, nn.Parameter]) -> None:
+        """Reject a step with weights that were frozen inside a task: without them, the rest is not orthogonal."""
+        frozen = [name for name, p in parameters.items() if not p.requires_grad]
+        if frozen and self.projects:
+            raise TrainingError(
+                f"{len(frozen)} protected parameters, such as {frozen[0]!r}, were frozen inside a task: a projected "
+                "step either moves them or no longer protects. Keep them trainable until the task ends, and attach "
+                "again with protect=[...] before the next"
+            )
+
+    def end(self, parameters: Iterable[Tensor]) -> None:
+        """Warn of another optimizer, whose steps bypass the method, and of layers that came during the task."""
+        self.bypassed = self.at_start is not None and not torch.equal(self.at_start, checksum(parameters))
+        if self.bypassed:
+            self._warn(
+                f"the weights were trained in this task, but not with the optimizer that {self.method} is "
+                "attached to, so without the method: use that optimizer for all tasks, or attach again to each new one "
+                "and carry the memory over with `state_dict` and `load_state_dict`"
+            )
+        self.at_start = None
+        heads = find_heads(self.model)
+        own = set() if heads is None else {p for _, p in heads.head_parameters()}
+        named = self.model.named_parameters()
+        new = [n for n, p in named if n not in self.known and p.requires_grad and p not in own]
+        if new:
+            self.known |= set(new)
+            self._warn(
+                f"{len(new)} trainable parameters, such as {new[0]!r}, were added inside the task: {self.method} did "
+                "not protect them in it, and what it remembers of the task does not include them. Add layers between "
+                "tasks"
+            )
+
+    def check_leak(self, leak: float) -> None:
+        """Warn if the finished task has moved noticeably inside the protected space, whatever the reason."""
+        if leak > NOTICEABLE_LEAK and not self.bypassed:
+            self._warn(
+                f"{leak:.1%} of this task's change of the weights lies in the space that {self.method} protects: some "
+                "steps bypassed it (another optimizer, weights that were loaded, averaged or rounded to half "
+                "precision). Remembered outputs have changed accordingly"
+            )
+
+    def _warn(self, text: str) -> None:
+        warnings.warn(text, stacklevel=6)
+
+
+def grown_parameters(
+    model: nn.Module,
+    protected: Mapping[str, nn.Parameter],
+    present: Mapping[str, nn.Parameter],
+    known: Iterable[str],
+) -> dict[str, nn.Parameter]:
+    """The parameters to protect from now on, if the model has grown since `protected` were found; else none.
+
+    Args:
+        model: the model.
+        protected: the parameters that are protected, as they were found.
+        present: those that would be found now.
+        known: names of all parameters that the model had before.
+    """
+    named = dict(model.named_parameters())
+    for name, parameter in protected.items():
+        new = named.get(name)
+        if new is None or not has_grown(parameter.shape, new.shape):
+            raise UnsupportedError(
+                f"the protected parameter {name!r} of shape {tuple(parameter.shape)} "
+                + ("is gone" if new is None else f"has the shape {tuple(new.shape)} now")
+                + ": only new layers and more outputs (a longer first axis) can be added between tasks"
+            )
+        if new is not parameter and not torch.equal(new.detach()[: len(parameter)], parameter.detach()):
+            warnings.warn(
+                f"the parameter {name!r} was replaced by one that does not begin with its values: earlier outputs "
+                "have changed. Copy the old values into the first rows (`orthocl.nets.grown_linear` does)",
+                stacklevel=6,
+            )
+    kept = {name for name in protected if named[name] is not protected[name]}
+    added = present.keys() - set(known)
+    if not kept and not added:
+        return {}
+    return {name: p for name, p in named.items() if name in protected or name in added}
+
+
+def check_in_optimizer(
+    grown: Mapping[str, nn.Parameter], protected: Mapping[str, nn.Parameter], known: set[int]
+) -> None:
+    """Reject new parameters that the attached optimizer does not train."""
+    missing = [n for n, p in grown.items() if p is not protected.get(n) and id(p) not in known]
+    if missing:
+        raise SettingsError(
+            f"the model has grown, but {len(missing)} parameters, such as {missing[0]!r}, are not in the optimizer: "
+            'add them with optimizer.add_param_group({"params": [...]})'
+        )
+
+
+NOTICEABLE_LEAK = 0.005
+"""Share of a task's displacement inside the protected space that is worth a warning; rounding leaves 1e-6 or less."""
+
+
+@torch.no_grad()
+def checksum(parameters: Iterable[Tensor]) -> Tensor:
+    """Two numbers of each weight that any training step changes.
+
+    By value: fused optimizers do not raise the version counter of what they change.
+    """
+    return torch.stack(
+        [torch.stack([p.sum(dtype=torch.float64), p.double().square().sum()]) for p in parameters]
+    )

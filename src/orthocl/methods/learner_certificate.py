@@ -1,0 +1,138 @@
+"""The retention certificate of a learner: its remembered samples and those that the user names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+from orthocl.errors import DataError, TrainingError
+from orthocl.methods.base import Method
+from orthocl.methods.certificate import Certificate, certify
+from orthocl.methods.composite import Composite
+from orthocl.methods.learner import Learner
+from orthocl.methods.memory import Remembered, SampleMemory
+from orthocl.methods.protection_report import Watch
+from orthocl.nets.heads import find_heads
+from orthocl.nets.inputs import Inputs, Targets, each_tensor, sample_count, take
+from orthocl.streams.base import Split, Task
+from orthocl.streams.batches import as_split
+from orthocl.tangents.retention import Probe, Read, Weights
+
+Samples = Probe | Task | Split | Dataset[Any] | DataLoader[Any] | tuple[Inputs, Targets]
+
+
+def learner_certificate(
+    learner: Learner,
+    probes: Mapping[str, Samples] | None = None,
+    *,
+    before: Weights | None = None,
+    samples: int = 512,
+    confidence: float = 0.95,
+) -> Certificate:
+    """What `learner.certificate` returns; see there."""
+    if learner.task is not None:
+        raise TrainingError(
+            "a certificate compares the weights before and after a task: leave the `with learner.learning(data)` block "
+            "first"
+        )
+    start = learner.started_from if before is None else before
+    if not start:
+        raise TrainingError(
+            "nothing was learnt with this learner yet, so that there is no change to certify: learn a task first, or "
+            "give before=model.state_dict() of an earlier time"
+        )
+    now = learner.model.state_dict()
+    missing = [name for name in start if name not in now]
+    if missing:
+        raise DataError(
+            f"the model has no weights {missing[0]!r} any more: give before= a state of the model as it is"
+        )
+    chosen: list[Probe] = _remembered(learner) + _named(learner, probes or {}, samples)
+    found = certify(
+        learner.model,
+        start,
+        {name: now[name] for name in start},
+        chosen,
+        method=learner.method.name,
+        protected=_protected(learner),
+        outputs=learner.outputs,
+        confidence=confidence,
+    )
+    measured = learner.method.monitor(learner)
+    leaks = [value for name, value in measured.items() if name.rpartition(".")[2] == "leak"]
+    drift = {name: value for name, value in measured.items() if "drift_" in name}
+    outside = [
+        name
+        for name, parameter in learner.model.named_parameters()
+        if name not in learner.parameters
+        and name in start
+        and not torch.equal(start[name].to(parameter.device), parameter)
+    ]
+    return replace(
+        found,
+        leak=max(leaks, default=None),
+        drift=drift,
+        stored=learner.method.nbytes(),
+        unprotected=tuple(outside),
+    )
+
+
+def _remembered(learner: Learner) -> list[Probe]:
+    """The remembered samples of all tasks but the latest, whose outputs are meant to have changed."""
+    latest = learner.latest_task
+    return [
+        Probe(f"task {piece.task}", piece.inputs, piece.targets, piece.head, remembered=True)
+        for piece in _pieces(learner.method)
+        if piece.task != latest and len(piece)
+    ]
+
+
+def _pieces(method: Method) -> Sequence[Remembered]:
+    if isinstance(method, Composite):
+        found = {piece.task: piece for member in method.members.values() for piece in _pieces(member)}
+        return list(found.values())
+    memory, watch = getattr(method, "memory", None), getattr(method, "watch", None)
+    if isinstance(memory, SampleMemory):
+        return list(memory)
+    return [piece for piece, _ in watch.probes.values()] if isinstance(watch, Watch) else []
+
+
+def _protected(learner: Learner) -> Read | None:
+    """What a projecting method remembers of a sample."""
+    remembering = getattr(learner.method, "remembering", None)
+    return remembering(learner) if learner.method.projects and callable(remembering) else None
+
+
+def _named(learner: Learner, probes: Mapping[str, Samples], most: int) -> list[Probe]:
+    heads = find_heads(learner.model)
+    found = []
+    for name, data in probes.items():
+        if isinstance(data, Probe):
+            found.append(replace(data, name=name))
+            continue
+        head = data.head if isinstance(data, Task) else name if heads and name in heads.names else None
+        inputs, targets = _samples(learner, data, most)
+        found.append(
+            Probe(
+                name,
+                learner.to_model(inputs),
+                each_tensor(targets, lambda part: part.to(learner.device)),
+                head,
+            )
+        )
+    return found
+
+
+def _samples(learner: Learner, data: Any, most: int) -> tuple[Inputs, Targets]:
+    """At most so many samples, drawn with a fixed seed."""
+    generator = torch.Generator().manual_seed(0)
+    if isinstance(data, tuple):
+        inputs, targets = data
+        index = torch.randperm(sample_count(inputs), generator=generator)[:most].sort()[0]
+        return take(inputs, index), take(targets, index)
+    split = data.test if isinstance(data, Task) else as_split(data, learner.batch, learner.model, generator)
+    return split.samples(torch.randperm(len(split), generator=generator)[:most].sort()[0])

@@ -1,0 +1,51 @@
+"""Outputs that have a class at each of several positions: words of a sequence, pixels of an image."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from orthocl.errors import SettingsError
+
+# Targets that are this are left out, as in torch's cross-entropy.
+IGNORED = -100
+_PRIME = 2**31 - 1
+
+
+def log_probabilities(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """Log-probability of the target at each position, (n, positions), and which positions have a target.
+
+    Outputs are (n, positions..., classes), as those of language models, or (n, classes, positions...), as those of
+    segmentation networks: the shape of the targets tells.
+    """
+    if targets.is_floating_point() or outputs.dim() < 2:
+        raise SettingsError(
+            "log-probabilities of targets need integer targets and a row of logits for each position, got targets of "
+            f"type {targets.dtype} and outputs of shape {tuple(outputs.shape)}: use variant 'all' or outputs=..."
+        )
+    if outputs.shape[:-1] != targets.shape:
+        if outputs.shape[:1] + outputs.shape[2:] != targets.shape:
+            raise SettingsError(
+                f"expected one target for each position, outputs (samples, positions, classes), got outputs of shape "
+                f"{tuple(outputs.shape)} and targets of shape {tuple(targets.shape)}"
+            )
+        outputs = outputs.movedim(1, -1)
+    outputs, targets = outputs.reshape(len(outputs), -1, outputs.shape[-1]), targets.reshape(len(targets), -1)
+    valid = targets != IGNORED
+    labels = torch.where(valid, targets, 0).long()
+    found = outputs.log_softmax(-1).gather(-1, labels[..., None])[..., 0]
+    return found, valid
+
+
+def sampled_positions(targets: Tensor, valid: Tensor, count: int) -> Tensor:
+    """Positions, (n, count), in a random order that depends on the sample alone: the same at every later time.
+
+    Positions with a target come first. Padding at the end of a sequence does not change the choice.
+    """
+    place = torch.arange(1, targets.shape[1] + 1, device=targets.device)
+    content = torch.where(valid, targets.long() * place, 0).sum(1, keepdim=True) % _PRIME
+    scores = (content + place * 7919 + place * place * 104729) % _PRIME
+    for _ in range(3):  # a linear congruential generator: enough to forget the order of the positions
+        scores = (scores * 48271 + 11) % _PRIME
+    order = torch.where(valid, scores, _PRIME + place)
+    return order.topk(min(count, targets.shape[1]), dim=1, largest=False).indices

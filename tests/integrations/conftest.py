@@ -1,0 +1,72 @@
+"""Tiny tasks and models for the trainers."""
+
+import os
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import TensorDataset
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+
+class Net(nn.Module):
+    """Two layers whose middle can be checkpointed."""
+
+    def __init__(self, checkpointing=False):
+        super().__init__()
+        self.first, self.second = nn.Linear(6, 12), nn.Linear(12, 3)
+        self.checkpointing = checkpointing
+
+    def forward(self, x):
+        if self.checkpointing and self.training:
+            hidden = torch.utils.checkpoint.checkpoint(self._hidden, x, use_reentrant=False)
+        else:
+            hidden = self._hidden(x)
+        return self.second(hidden)
+
+    def _hidden(self, x):
+        return torch.tanh(self.first(x))
+
+
+@pytest.fixture
+def net():
+    def make(checkpointing=False):
+        torch.manual_seed(0)
+        return Net(checkpointing)
+
+    return make
+
+
+@pytest.fixture
+def tasks():
+    generator = torch.Generator().manual_seed(0)
+    found = []
+    for _ in range(2):
+        x, rule = torch.randn(32, 6, generator=generator), torch.randn(6, 3, generator=generator)
+        found.append(TensorDataset(x, (x @ rule).argmax(1)))
+    return found
+
+
+SETTINGS = ["sgd", "momentum", "adamw", "schedule", "clipping", "accumulation", "bf16", "checkpointing"]
+LEAK = 1e-5  # share of a task's displacement in the protected space, float32
+
+
+@pytest.fixture(params=SETTINGS)
+def setting(request):
+    """The rows of the table in docs/trainers.md."""
+    return request.param
+
+
+@pytest.fixture
+def check_protected():
+    """The promise, measured: of the remembered outputs only the curvature is left."""
+
+    def check(learner):
+        found = learner.certificate()
+        assert found.leak < LEAK
+        (remembered,) = found.probes
+        assert remembered.protected.first_order < 1e-4
+        assert 0 < remembered.protected.measured <= remembered.protected.bound * (1 + 1e-3)
+
+    return check

@@ -1,0 +1,114 @@
+from __future__ import annotations
+
+import http.client
+import json
+import threading
+
+import pytest
+
+from orthocl.cli.view import look_at
+from orthocl.errors import StoreError
+from orthocl.lab.reporting.chosen_runs import RecordCache, chosen
+from orthocl.lab.reporting.live_runs import live_runs
+from orthocl.lab.reporting.view_server import ViewServer
+
+
+@pytest.fixture
+def server(make_runs, fill):
+    store = fill(make_runs(streams=["rotated"]))
+    cache = RecordCache(store)
+    made = ViewServer(lambda: look_at(cache, None, None))
+    thread = threading.Thread(target=made.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    yield made
+    made.shutdown()
+    thread.join()
+    made.server_close()
+
+
+def ask(server, path="/", method="GET", **headers):
+    connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=20)
+    connection.request(
+        method, path, headers={name.replace("_", "-"): value for name, value in headers.items()}
+    )
+    answer = connection.getresponse()
+    body = answer.read()
+    connection.close()
+    return answer, body
+
+
+def test_the_page_and_its_news(server):
+    answer, body = ask(server)
+    assert answer.status == 200
+    assert b'data-live="/data.json"' in body
+    assert answer.headers["X-Frame-Options"] == "DENY"
+    answer, body = ask(server, "/data.json")
+    assert [group["label"] for group in json.loads(body)["groups"]] == ["sgd", "ewc", "ogd", "ogd+"]
+    again, nothing = ask(server, "/data.json", If_None_Match=answer.headers["ETag"])
+    assert (again.status, nothing) == (304, b"")
+    assert ask(server, "/other")[0].status == 404
+    assert ask(server, "/", "HEAD")[1] == b""
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS"])
+def test_it_can_only_be_read(server, method):
+    assert ask(server, "/", method)[0].status == 405
+
+
+def test_other_hosts_and_origins_are_refused(server):
+    port = server.server_port
+    assert ask(server, Host="evil.example")[0].status == 403
+    assert ask(server, Host=f"evil.example:{port}")[0].status == 403
+    assert ask(server, "/data.json", Origin="http://evil.example")[0].status == 403
+    assert ask(server, "/data.json", Origin="null")[0].status == 403
+    assert ask(server, "/data.json", Sec_Fetch_Site="cross-site")[0].status == 403
+    assert (
+        ask(server, "/data.json", Origin=f"http://localhost:{port}", Host=f"localhost:{port}")[0].status
+        == 200
+    )
+    assert "Access-Control-Allow-Origin" not in ask(server, "/data.json")[0].headers
+
+
+def test_it_listens_on_this_machine_alone(server):
+    assert server.server_address[0] == "127.0.0.1"
+    with pytest.raises(StoreError, match="cannot listen on port"):
+        ViewServer(server.look, server.server_port)
+
+
+def test_a_run_on_its_way_is_shown(store, tiny):
+    settings = tiny("ogd+", 3)
+    store.folder("abc").mkdir(parents=True)
+    store.begin("abc", settings, {})
+    rows = [[0.1, 0.1, 0.1], [0.9, 0.1, 0.1], [0.7, 0.5, 0.1]]
+    lines = [json.dumps({"after_task": number, "accuracies": row}) for number, row in enumerate(rows)]
+    (store.folder("abc") / "progress.jsonl").write_text("\n".join([*lines, '{"half']))
+    given = look_at(RecordCache(store), None, None)
+    assert given.pairs == []
+    (run,) = given.live
+    assert (run.state, run.tasks, run.accuracies) == ("unfinished", 3, (0.9, pytest.approx(0.6)))
+    assert run.to_values()["method"] == "ogd+"
+
+
+def test_a_finished_run_is_on_its_way_no_more(make_runs, fill):
+    pairs = make_runs(streams=["rotated"])
+    store = fill(pairs)
+    assert live_runs(store, [(run, None) for run in store.ids()]) == []
+
+
+def test_a_damaged_record_is_skipped_and_a_repaired_one_read_again(make_runs, fill):
+    pairs = make_runs(streams=["rotated"], methods=["sgd"])
+    store = fill(pairs)
+    path = store.folder(pairs[0][1].id) / "record.json"
+    good = path.read_text()
+    path.write_text("{")
+    cache = RecordCache(store)
+    assert len(look_at(cache, None, None).pairs) == 2
+    path.write_text(good)
+    assert len(look_at(cache, None, None).pairs) == 3
+
+
+def test_labels_choose_runs(make_runs):
+    pairs = make_runs()
+    assert {s.method_label for s, _ in chosen(pairs, ["ogd*"])} == {"ogd", "ogd+"}
+    assert {s.stream_label for s, _ in chosen(pairs, ["rotated/sgd"])} == {"rotated"}
+    assert {s.seed for s, _ in chosen(pairs, [], [2])} == {2}
