@@ -275,7 +275,9 @@ def test_monitors_theory_certificates(open_page):
     assert "Rank correlation: sgd 1.00" in page.locator("#forecast-change").inner_text()
     assert page.locator("#theory-dissimilarity").count() == 1
     assert "Task 1 keeps 90 %" in page.locator("#certificates").inner_text()
-    assert page.locator("#certificates td td").all_inner_texts() == ["1", "0.9"], "entries are rows of a table"
+    assert page.locator("#certificates td td").all_inner_texts() == ["1", "0.9"], (
+        "entries are rows of a table"
+    )
     assert page.locator("#cost .ghost").count() == 2, "dense OGD, as published, of ogd and ogd+"
 
 
