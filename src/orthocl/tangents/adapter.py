@@ -367,8 +367,6 @@ class Adapter:
             uninstall(layer.module)
         self.layers, self.direct, self.tangents = [], [], None
 
-    # ---- saving
-
     def state_dict(self) -> dict[str, object]:
         """What a checkpoint in the middle of a task needs besides the raw weights, optimizer and subspace.
 
