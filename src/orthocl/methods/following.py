@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import warnings
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from orthocl.errors import SettingsError, StoreError, UnsupportedError
+from orthocl.methods.saved_state import check_saved, check_saved_settings
 from orthocl.storage import converted
 from orthocl.tangents.growing import has_grown
 
@@ -40,10 +40,10 @@ def follow_precision(learner: Learner) -> None:
         learner.dtype = now
 
 
-def restore(learner: Learner, state: Mapping[str, Any]) -> None:
+def restore(learner: Learner, state: dict[str, Any]) -> None:
     """Restore the state of a learner, also into a model that has grown since; all of it or nothing."""
     method = learner.method
-    check_saved(state, method.settings())
+    check_saved(state)
     if state.get("method") != method.name:
         raise StoreError(f"this is a state of method {state.get('method')!r}, not of {method.name!r}")
     shapes = {name: list(p.shape) for name, p in learner.parameters.items()}
@@ -52,6 +52,7 @@ def restore(learner: Learner, state: Mapping[str, Any]) -> None:
     if not same and not all(n in shapes and has_grown(old, shapes[n]) for n, old in saved.items()):
         odd = sorted(set(map(str, state["parameters"].items())) ^ set(map(str, shapes.items())))
         raise StoreError(f"this state belongs to another model; protected parameters that differ: {odd[:4]}")
+    check_saved_settings(state, method.settings())
     before, draws = method.state_dict(), learner.generator.get_state()
     try:
         if same:
@@ -64,20 +65,6 @@ def restore(learner: Learner, state: Mapping[str, Any]) -> None:
         learner.generator.set_state(draws)
         raise StoreError(f"this state does not fit {method.name} ({error!r}): nothing was loaded") from error
     learner.tasks_done = state["tasks_done"]
-
-
-def check_saved(state: Any, settings: dict[str, Any]) -> None:
-    """Reject what cannot be the saved state of a learner whose method has these settings."""
-    kinds = {"method": str, "parameters": dict, "tasks_done": int, "random": Tensor, "state": dict}
-    for key, kind in kinds.items():
-        if not isinstance(state, dict) or not isinstance(state.get(key), kind):
-            raise StoreError(f"this is not the saved state of a learner: its {key!r} is missing or damaged")
-    saved = state.get("settings", {})
-    for key, value in saved.items() if isinstance(saved, dict) else ():
-        if key in settings and json.dumps(value) != json.dumps(settings[key]):
-            raise StoreError(
-                f"this state was saved with {key}={value!r}, the method here has {settings[key]!r}: use the same"
-            )
 
 
 def _restore_smaller(
