@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import os
 import random
-import resource
 import shutil
 import signal
 import subprocess
@@ -85,6 +84,13 @@ def start(
         traceback.print_exc()
     finally:
         os._exit(code)
+
+
+def limited(what: str, most: int) -> None:
+    """No more of a resource for this process."""
+    import resource  # not on every system; the module itself can be imported anywhere
+
+    resource.setrlimit(getattr(resource, what), (most, most))
 
 
 def ended(pid: int, seconds: float) -> bool:
@@ -252,9 +258,7 @@ class Storm:
         if os.geteuid() == 0 and self.chance.random() < 0.5 and self._on_small_disk(jobs):
             return
         most = self.chance.randrange(200, 30_000)
-        pid = start(
-            self.method, self.directory, 0, lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
-        )
+        pid = start(self.method, self.directory, 0, lambda: limited("RLIMIT_FSIZE", most))
         if not ended(pid, 60):
             end(pid)
 
@@ -273,9 +277,7 @@ class Storm:
     def memory_short(self, jobs: int) -> None:
         used = int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
         most = used + self.chance.randrange(1_000_000, 40_000_000)
-        pid = start(
-            self.method, self.directory, 0, lambda: resource.setrlimit(resource.RLIMIT_AS, (most, most))
-        )
+        pid = start(self.method, self.directory, 0, lambda: limited("RLIMIT_AS", most))
         if not ended(pid, 60):
             end(pid)
 

@@ -52,7 +52,7 @@ class TerminalTable:
             yield Text(f"green: {TESTED}", style="dim")
         for row in table.rows:
             if row.warning:
-                yield Text(f"{row.stream}, {row.method}: {row.warning}", style="yellow")
+                yield Text(plain_text(f"{row.stream}, {row.method}: {row.warning}"), style="yellow")
 
     def _stream(self, stream: str, shown: Sequence[int]) -> RichTable:
         rows = [row for row in self.table.rows if row.stream == stream]
