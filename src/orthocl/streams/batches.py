@@ -63,7 +63,8 @@ def split_for_next_token(batch: Any) -> tuple[Inputs, Targets]:
 def default_split(model: nn.Module) -> SplitBatch:
     """How batches are split if nothing else is said: causal language models of `transformers` shift their labels."""
     causal = getattr(model, "loss_type", None) == "ForCausalLM"
-    return split_for_next_token if causal else split_batch
+    named = any(type(module).__name__.endswith(("ForCausalLM", "LMHeadModel")) for module in model.modules())
+    return split_for_next_token if causal or named else split_batch
 
 
 class BatchSplit(Split):

@@ -13,7 +13,7 @@ from orthocl.lab import Record, Result, RunSettings, Store
 Pairs = list[tuple[RunSettings, Record]]
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def make_runs() -> Callable[..., Pairs]:
     """Records without runs: methods on streams over seeds, with accuracies that forgetting eats."""
 
@@ -91,11 +91,11 @@ def _pair(
     return settings, record
 
 
-@pytest.fixture
-def fill(store: Store) -> Callable[[Pairs], Store]:
+@pytest.fixture(scope="session")
+def fill() -> Callable[[Store, Pairs], Store]:
     """Write records into a store, with a forecast, a certificate and theory beside them."""
 
-    def write(pairs: Pairs) -> Store:
+    def write(store: Store, pairs: Pairs) -> Store:
         for _, record in pairs:
             store.write_record(record)
         for _, record in pairs:

@@ -225,8 +225,8 @@ def test_the_fisher_of_a_sequence_is_that_of_all_its_words():
 
 
 def test_causal_models_predict_the_next_word():
-    class Causal(Language):
-        loss_type = "ForCausalLM"
+    class LittleLMHeadModel(Language):
+        """Causal by its name, as GPT-2 is; others say so by `loss_type`."""
 
     class Sentences(Dataset):
         def __len__(self):
@@ -236,7 +236,7 @@ def test_causal_models_predict_the_next_word():
             words = sentences()[0][n]
             return {"input_ids": words, "attention_mask": torch.ones_like(words), "labels": words}
 
-    model = Causal().double()
+    model = LittleLMHeadModel().double()
     learner = attach(
         OGDPlus(memory_per_task=2, variant="tokens", tokens=2),
         model,
@@ -249,6 +249,9 @@ def test_causal_models_predict_the_next_word():
     assert set(piece.targets[:, -1].tolist()) == {-100}
     batch = next(iter(DataLoader(Sentences(), batch_size=2)))
     assert torch.equal(default_split(Language())(batch)[1], batch["labels"])
+    said = Language()
+    said.loss_type = "ForCausalLM"
+    assert torch.equal(default_split(said)(batch)[1][:, 0], batch["labels"][:, 1])
 
 
 def test_the_plan_counts_tokens_and_several_outputs():
