@@ -13,6 +13,7 @@ from torch import nn
 from orthocl.cli.options import make_folder, working
 from orthocl.errors import SettingsError
 from orthocl.lab.reporting.certificate_card import certificate_page
+from orthocl.methods.certificate import Certificate
 from orthocl.nets.registry import NETS
 from orthocl.storage import write_atomically
 from orthocl.training.audit import audit, read_probes, read_weights
@@ -65,9 +66,7 @@ def show_audit(
         raise SettingsError(f"confidence is a probability of at least 0.5 and below 1, got {confidence}")
     if most_lost is not None and not samples:
         raise SettingsError("--most-lost needs independent samples: give --samples FILE.npz")
-    network = NETS[model]()
-    if not isinstance(network, nn.Module):
-        raise SettingsError(f"{model} returned a {type(network).__name__}, not a torch module")
+    network = _built(model)
     with working("comparing"):
         probes = [probe for path in samples or [] for probe in read_probes(path, network)]
         probes += [
@@ -75,10 +74,21 @@ def show_audit(
         ]
         found = audit(network, read_weights(before), read_weights(after), probes, confidence=confidence)
     Console().print(str(found), highlight=False, markup=False, soft_wrap=True)
+    _write(found, json, html)
+    limits = [each.lost_at_most for each in found.probes if each.lost_at_most is not None]
+    if most_lost is not None and max(limits, default=1.0) > most_lost:
+        sys.exit(1)
+
+
+def _built(spec: str) -> nn.Module:
+    network = NETS[spec]()
+    if not isinstance(network, nn.Module):
+        raise SettingsError(f"{spec} returned a {type(network).__name__}, not a torch module")
+    return network
+
+
+def _write(found: Certificate, json: Path | None, html: Path | None) -> None:
     if json is not None:
         write_atomically(json, found.to_json().encode())
     if html is not None:
         write_atomically(html, certificate_page(found.to_dict()).encode())
-    limits = [each.lost_at_most for each in found.probes if each.lost_at_most is not None]
-    if most_lost is not None and max(limits, default=1.0) > most_lost:
-        sys.exit(1)
