@@ -172,6 +172,10 @@ def _observers(
         from orthocl.lab.run.forecasts import ForecastObserver  # likewise
 
         observers.append(ForecastObserver())
+    if options.certificate:
+        from orthocl.lab.run.certificates import CertificateObserver  # likewise
+
+        observers.append(CertificateObserver())
     return observers
 
 

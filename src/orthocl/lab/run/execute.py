@@ -45,6 +45,7 @@ class RunOptions:
             because sums over threads round differently.
         trackers: names of trackers to report to, such as "tensorboard".
         forecast: write forecasts of forgetting before each task, see `lab.run.forecasts`.
+        certificate: certify at the end what the last task changed on earlier ones, see `lab.run.certificates`.
         pause_after: stop after this many tasks, with a checkpoint, as if interrupted; a later call resumes.
     """
 
@@ -54,6 +55,7 @@ class RunOptions:
     threads: int | None = None
     trackers: tuple[str, ...] = ()
     forecast: bool = False
+    certificate: bool = False
     pause_after: int | None = None
 
 
