@@ -24,6 +24,7 @@ from orthocl.lab.reporting.report import write_report
 from orthocl.lab.reporting.table import Format, make_table
 from orthocl.lab.run.execute import RunOptions
 from orthocl.lab.store.record import Record
+from orthocl.lab.store.store import Store
 from orthocl.methods import METHODS, Method
 from orthocl.nets import NETS
 from orthocl.streams import STREAMS, Stream
@@ -40,6 +41,7 @@ class Comparison:
 
     results: Results
     metrics: tuple[str, ...] = ()
+    store: Store | None = None
 
     @property
     def records(self) -> list[Record]:
@@ -62,6 +64,7 @@ class Comparison:
             title=self.results.experiment.name,
             metrics=self.metrics,
             failures=self.results.failures,
+            store=self.store,
         )
 
     def __str__(self) -> str:
@@ -141,7 +144,7 @@ def compare(
     results = run_experiment(experiment, store, jobs=jobs, options=options, on_event=on_event)
     for warning in identical_seeds(results.pairs):
         warnings.warn(warning, stacklevel=2)
-    return Comparison(results, tuple(metrics))
+    return Comparison(results, tuple(metrics), Store(store))
 
 
 def _stream(stream: str | Stream | StreamSettings) -> tuple[StreamSettings, str]:
