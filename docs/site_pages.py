@@ -21,7 +21,9 @@ CODE = ("src", "tests", "benchmarks", "scripts", "results", "pyproject", ".ci", 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the files at the top of the repository, the notebooks, the examples and the experiment files."""
     pages = {
-        name: (ROOT / name).read_text() for name in AT_THE_TOP if name != "README.md" and (ROOT / name).exists()
+        name: (ROOT / name).read_text()
+        for name in AT_THE_TOP
+        if name != "README.md" and (ROOT / name).exists()
     }
     for path in sorted((ROOT / "docs" / "notebooks").glob("*.ipynb")):
         pages[f"notebooks/{path.stem}.md"] = notebook_page(json.loads(path.read_text()))
