@@ -19,13 +19,8 @@ class DoctestBlocks(griffe.Extension):
 def fenced(text: str) -> str:
     r"""A docstring with fences: a doctest lasts from `>>>` to the next empty line.
 
-    >>> print(fenced("Add.\n\n>>> 1 + 1\n2").replace("`", "'"))
-    Add.
-    <BLANKLINE>
-    '''python
-    >>> 1 + 1
-    2
-    '''
+    >>> fenced("Add.\n\n>>> 1 + 1\n2").split("\n")
+    ['Add.', '', '```python', '>>> 1 + 1', '2', '```']
     """
     lines: list[str] = []
     inside = False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import nbformat
 from nbclient import NotebookClient
@@ -11,9 +12,15 @@ from nbclient import NotebookClient
 def execute(path: Path) -> nbformat.NotebookNode:
     """The notebook with fresh outputs; an error in a cell is an error here."""
     notebook = nbformat.read(path, as_version=4)
-    NotebookClient(notebook, timeout=300, kernel_name="python3", resources={}).execute()
+    with TemporaryDirectory() as folder:  # records go there
+        where = {"metadata": {"path": folder}}
+        NotebookClient(notebook, timeout=300, kernel_name="python3", resources=where).execute()
     for cell in notebook.cells:
         cell.metadata.clear()  # times of execution would change with every run
+        if "outputs" in cell:  # progress displays and warnings of other packages are no results
+            kept = ("execute_result", "stream")
+            found = [output for output in cell.outputs if output.output_type in kept]
+            cell.outputs = [output for output in found if output.get("name") != "stderr"]
     return notebook
 
 
