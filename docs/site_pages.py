@@ -15,7 +15,7 @@ AT_THE_TOP = (
     *("ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md", "ERRATA.md", "PAPER.md", "REPRODUCTION.md"),
     *("README.md", "SECURITY.md"),
 )
-CODE = ("src", "tests", "benchmarks", "scripts", "results", "pyproject", ".ci", "Makefile", "LICENSE")
+CODE = ("src", "tests", "benchmarks", "scripts", "results", "pyproject", ".ci", "Makefile", "LICENSE", "CITATION.cff")
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
@@ -47,10 +47,12 @@ def _link(found: re.Match[str], source: str) -> str:
         return f"]({up}index.md)"
     if plain in AT_THE_TOP:
         return f"]({up}{plain}{anchor})"
+    if plain == "docs/README.md":
+        return f"]({up}CONTRIBUTING.md)"
     if plain.startswith("docs/"):
         return f"]({up}{plain.removeprefix('docs/')}{anchor})"
     if plain.startswith("examples"):
-        name = Path(plain).name.replace("_", "_").lower()
+        name = Path(plain).name.lower()
         return f"]({up}examples.md)" if name == "examples" else f"]({up}examples.md#{_anchor(name)})"
     if plain.rstrip("/").startswith("experiments") and not plain.endswith(".md"):
         return f"]({up}experiment-files.md)"

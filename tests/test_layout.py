@@ -6,7 +6,7 @@ import pytest
 
 TESTS = Path(__file__).parent
 SOURCE = TESTS.parent / "src" / "orthocl"
-SUBJECTS = {"bad_input", "chaos", "cluster", "conformance", "gallery", "theorems"}
+SUBJECTS = {"bad_input", "chaos", "cluster", "conformance", "docs", "gallery", "theorems"}
 """Folders that test one subject throughout the library, not one of its packages."""
 WHOLE = {"lab/test_golden.py"}
 """Files that test a package as a whole."""
