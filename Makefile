@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 # Small networks: one thread per process and several processes beat several threads.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help demo test cluster check format bench docs clean
+.PHONY: help demo test cluster chaos check format bench docs clean
 help:            ## Show this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
 
@@ -33,6 +33,9 @@ test: $(BIN)/.installed-dev      ## Run all tests, doctests and examples
 cluster: $(BIN)/.installed-dev   ## Install Ray and Slurm where possible and test on real clusters on this machine
 	bash scripts/install_cluster_tests.sh $(BIN)/python
 	$(BIN)/python -m pytest -m cluster tests/cluster
+
+chaos: $(BIN)/.installed-dev     ## Kill, stop, starve and rob runs 200 times: every survivor must end in the identical result
+	$(BIN)/python tests/chaos/storm.py 200
 
 check: $(BIN)/.installed-dev     ## Format, lint, types, layers, then the tests
 	$(BIN)/ruff format --check .

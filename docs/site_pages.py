@@ -15,7 +15,18 @@ AT_THE_TOP = (
     *("ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md", "ERRATA.md", "PAPER.md", "REPRODUCTION.md"),
     *("README.md", "SECURITY.md"),
 )
-CODE = ("src", "tests", "benchmarks", "scripts", "results", "pyproject", ".ci", "Makefile", "LICENSE", "CITATION.cff")
+CODE = (
+    "src",
+    "tests",
+    "benchmarks",
+    "scripts",
+    "results",
+    "pyproject",
+    ".ci",
+    "Makefile",
+    "LICENSE",
+    "CITATION.cff",
+)
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.server
 import os
 import shutil
+import signal
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
@@ -21,6 +22,25 @@ from orthocl.streams.datasets.catalogue import ENTRIES
 from orthocl.streams.datasets.locate import find
 
 REPOSITORY = Path(__file__).parents[1]
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """The same surroundings everywhere: under nohup, from cron, without a home or a terminal."""
+    if (
+        signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+    ):  # as in the background of a script; children inherit it
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    for number, mode in ((0, os.O_RDONLY), (1, os.O_WRONLY), (2, os.O_WRONLY)):
+        try:
+            os.fstat(number)
+        except OSError:  # closed: a file or a pipe would get its number
+            os.open(os.devnull, mode)
+    home = os.environ.get("HOME", "")
+    if not (os.path.isdir(home) and os.access(home, os.W_OK)):
+        os.environ["HOME"] = tempfile.mkdtemp(prefix="orthocl-test-home-")
+    os.environ.setdefault("MPLCONFIGDIR", os.path.join(tempfile.gettempdir(), "orthocl-test-matplotlib"))
+    for name in ("ORTHOCL_STORE", "ORTHOCL_SCRATCH", "NO_COLOR", "FORCE_COLOR", "COLUMNS"):
+        os.environ.pop(name, None)
 
 
 def _given_roots() -> list[Path]:

@@ -158,7 +158,7 @@ COMMANDS: list[tuple[list[str], list[str]]] = [
     (["report"], ["none of these runs has finished"]),
     (["report", "--out", LONG], ["cannot create the folder", "too long"]),
     (["report", "--figure", "zzz", "--out", "a.xyz"], ["unknown figure format 'xyz'"]),
-    (["report", "--set", "train.epochs=1"], ["--set changes the runs of an experiment file"]),
+    (["report", "--set", "train.epochs=1"], ["--set changes the settings of an experiment file"]),
     (["nonsense"], ["nonsense"]),
     (["plan"], ["expected a network, --input-shape and --tasks"]),
     (["plan", "mlp"], ["expected a network, --input-shape and --tasks"]),

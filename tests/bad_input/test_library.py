@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from rich.console import Console
 from torch import nn
 from torch.utils.data import TensorDataset
 
@@ -12,6 +13,8 @@ from orthocl import attach
 from orthocl.errors import OrthoclError, SettingsError, StoreError
 from orthocl.lab import Store, make_experiment, make_table
 from orthocl.lab.executors import make_executor
+from orthocl.lab.reporting.table import Cell, Row, Table
+from orthocl.lab.reporting.table_text import TerminalTable
 from orthocl.methods import METHODS, make_method
 from orthocl.nets import make_net
 from orthocl.storage import read_state, write_state
@@ -174,20 +177,15 @@ def test_memory_of_other_settings_is_refused_at_once(tmp_path):
 
 
 def test_labels_cannot_leave_their_cells():
-    from orthocl.lab.reporting.table import Cell, Row, Table
-
-    row = Row("a|b\n", "=cmd|'x'~^\\ \x1b[31m", (1,), (Cell("aac", (0.5,)),), (False,))
+    row = Row("a|b\n", "=cmd|'x'~^\\ \x1b[31m", (1,), (Cell("aac", (0.5,)),), ("",), warning="\x1b[31m")
     table = Table(("aac",), (row,))
-    assert "'=cmd" in table.to_csv()
-    assert r"a\|b\n" in table.to_markdown()
-    latex = table.to_latex()
+    texts = {kind: table.render(kind) for kind in ("csv", "markdown", "latex")}
+    assert "'=cmd" in texts["csv"]
+    assert r"a\|b" in texts["markdown"]
     for text in (r"\textasciitilde{}", r"\textasciicircum{}", r"\textbackslash{}"):
-        assert text in latex
-    for text in (table.to_csv(), table.to_markdown(), latex):
-        assert "\x1b" not in text
-    from rich.console import Console
-
+        assert text in texts["latex"]
     console = Console(width=200, force_terminal=False)
     with console.capture() as captured:
-        console.print(table.rich())
-    assert "\x1b[31m" not in captured.get()
+        console.print(TerminalTable(table))
+    for text in (*texts.values(), captured.get()):
+        assert "\x1b" not in text

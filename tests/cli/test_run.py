@@ -83,7 +83,7 @@ def test_a_failed_run_is_exit_code_1(shelf, capsys):
     lines = [line for line in text.splitlines() if "failed rotated-mnist-mini / ewc" in line]
     assert len(lines) == 2, "when it happens, and in the list at the end"
     assert ["smaller learning rate" in line for line in lines] == [False, True]
-    assert "2 of 2 runs in" in text
+    assert "0 of 2 runs in" in text
     assert "2 failed" in text
 
 
@@ -252,6 +252,16 @@ def test_report_and_figure(filled, tmp_path, capsys):
     assert call([*arguments, "--out", str(tmp_path / "a.svg")]) == 0
     assert (tmp_path / "a.svg").exists()
     assert call([*arguments, "--out", str(tmp_path / "a.txt")]) == 2
+
+
+def test_a_report_without_a_file_can_be_about_some_runs(filled, tmp_path, capsys):
+    arguments = ["report", "--store", str(filled), "--out", str(tmp_path / "r.html")]
+    assert call([*arguments, "--only", "ewc", "--seed", "1"]) == 0
+    assert "1 run to" in capsys.readouterr().err
+    assert call([*arguments, "--only", "zzz"]) == 2
+    assert "none of these runs" in capsys.readouterr().err
+    assert call([*arguments, "--set", "train.epochs=1"]) == 2
+    assert "give the file too" in capsys.readouterr().err
 
 
 def test_demo(tmp_path, capsys):

@@ -11,8 +11,9 @@ import pytest
 from orthocl.cli.app import call
 
 DOCS = Path(__file__).parents[2] / "docs"
-# README.md is about building the site, and theory.md has a test of its own.
-PAGES = sorted(path for path in DOCS.glob("*.md") if path.name not in ("README.md", "theory.md"))
+ELSEWHERE = ("README.md", "theory.md", "trainers.md")
+"""How the site is built; and pages with tests of their own, test_theory_guide.py and those of the integrations."""
+PAGES = sorted(path for path in DOCS.glob("*.md") if path.name not in ELSEWHERE)
 BLOCK = re.compile(r"^```(python|console)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 UNEXECUTED = "*Not executed by the tests"
 
@@ -60,4 +61,8 @@ def test_the_marker_is_what_leaves_a_block_out():
 
 def test_every_page_is_in_the_contents():
     contents = (DOCS.parent / "mkdocs.yml").read_text()
-    assert [page.name for page in [*PAGES, DOCS / "theory.md"] if f": {page.name}" not in contents] == []
+    assert [
+        page.name
+        for page in [*PAGES, DOCS / "theory.md", DOCS / "trainers.md"]
+        if f": {page.name}" not in contents
+    ] == []

@@ -113,6 +113,31 @@ def test_without_the_callback_outputs_change_to_first_order(tmp_path):
     assert remembered.protected.first_order > 1e-2
 
 
+def test_a_failed_fit_leaves_the_memory_as_it_was(tmp_path):
+    class Broken(Words):
+        def __getitem__(self, place):
+            raise RuntimeError("power cut")
+
+    model, callback = bert(), OrthoclCallback(orthocl.OGD(memory_per_task=4), seed=0)
+    fit(model, Words(0), tmp_path, [callback])
+    rank = callback.method.subspace.rank
+    with pytest.raises(RuntimeError, match="power cut"):
+        fit(model, Broken(1), tmp_path, [callback])
+    fit(model, Words(1), tmp_path, [callback])
+    assert callback.learner.tasks_done == 2
+    assert callback.method.subspace.rank == 2 * rank
+
+
+def test_a_penalty_is_added(tmp_path):
+    moved = []
+    for strength in (0.0, 50.0):
+        model, callback = bert(), OrthoclCallback(orthocl.EWC(strength=strength), seed=0)
+        for number in range(2):
+            fit(model, Words(number), tmp_path, [callback], "sgd")
+        moved.append(callback.certificate().moved)
+    assert moved[1] < 0.97 * moved[0]
+
+
 def test_sharded_parameters_are_refused():
     class Arguments:
         fsdp, deepspeed = ["full_shard"], None

@@ -11,6 +11,7 @@ from orthocl.lab import MethodSettings, RunSettings, StreamSettings
 from orthocl.methods import OGD, PCAOGD, OGDPlus
 from orthocl.nets import LeNet
 from orthocl.streams import TensorSplit
+from orthocl.tangents import compress
 from orthocl.training import attach
 
 
@@ -143,7 +144,7 @@ def test_all_energy_is_dense_projection_after_many_steps(name):
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adamw"])
-@pytest.mark.parametrize("name", ["resnet", "vit"])
+@pytest.mark.parametrize("name", NETWORKS)
 def test_outputs_change_by_no_more_than_the_reported_error(name, optimizer):
     model, first, second = network(name), data(name, 1, torch.float64), data(name, 2, torch.float64)
     learner = attach(OGD(memory_per_task=5, energy=0.95), model, optimizer_of(optimizer, model))
@@ -188,10 +189,12 @@ def test_the_worst_tangent_can_be_bounded():
     assert float(method.subspace.errors.square().max()) <= 0.05 + 1e-12
 
 
-@pytest.mark.parametrize("kind", [OGD, OGDPlus, PCAOGD])
-def test_saved_in_the_middle_of_a_task_it_goes_on_to_the_bit(kind, tmp_path):
+@pytest.mark.parametrize(
+    ("kind", "name"), [*((OGD, name) for name in NETWORKS), (OGDPlus, "vit"), (PCAOGD, "vit")]
+)
+def test_saved_in_the_middle_of_a_task_it_goes_on_to_the_bit(kind, name, tmp_path):
     def fresh():
-        model = network("vit")
+        model = network(name)
         return attach(
             kind(memory_per_task=6, energy=0.95), model, torch.optim.SGD(model.parameters(), lr=0.02)
         )
@@ -203,18 +206,16 @@ def test_saved_in_the_middle_of_a_task_it_goes_on_to_the_bit(kind, tmp_path):
             learner.loss(learner.model(x), y).backward()
             learner.optimizer.step()
 
-    first, second = data("vit", 1, torch.float64), data("vit", 2, torch.float64)
+    first, second = data(name, 1, torch.float64), data(name, 2, torch.float64)
     straight = fresh()
     learn(straight, first, 4)
     with straight.learning(second):
         steps(straight, second, range(3))
-        saved = {name: p.detach().clone() for name, p in straight.model.named_parameters()}
+        saved = {key: value.detach().clone() for key, value in straight.model.state_dict().items()}
         torch.save(straight.state_dict(), tmp_path / "state")
         steps(straight, second, range(3, 6))
     again = fresh()
-    with torch.no_grad():
-        for name, parameter in again.model.named_parameters():
-            parameter.copy_(saved[name])
+    again.model.load_state_dict(saved)
     again.load_state_dict(torch.load(tmp_path / "state", weights_only=False))
     with again.learning(second, resumed=True):
         steps(again, second, range(3, 6))
@@ -258,3 +259,12 @@ def test_records_without_compression_are_as_before():
 
     assert "energy" not in recorded()
     assert recorded(energy=0.99)["energy"] == 0.99
+
+
+def test_a_bound_on_the_worst_tangent_that_is_missed_is_said(monkeypatch):
+    monkeypatch.setattr(compress, "TRIES", 1)
+    model = network("vit")
+    method = OGD(memory_per_task=8, energy=0.5, worst_energy=0.999)
+    learner = attach(method, model, torch.optim.SGD(model.parameters(), lr=0.02))
+    with pytest.warns(UserWarning, match=r"keeps only 0\.\d+ of its energy, below the 0\.999"):
+        learn(learner, data("vit", 1, torch.float64), 4)

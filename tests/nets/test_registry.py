@@ -24,7 +24,7 @@ def test_nets_by_name():
         make_net("mlp", (4,), {"main": 3}, {"hiden": [6]})
     with pytest.raises(SettingsError, match="unknown net"):
         make_net("transformer", (4,), {"main": 3})
-    with pytest.raises(SettingsError, match="at least one unit"):
+    with pytest.raises(SettingsError, match="each of hidden must be at least 1"):
         make_net("mlp", (4,), {"main": 3}, {"hidden": [0]})
     with pytest.raises(SettingsError, match="images"):
         make_net("lenet", (4,), {"main": 3})

@@ -286,7 +286,7 @@ def test_files_that_do_not_fit_are_refused(tmp_path):
     learner.save(path)
     wide = network(width=65)
     with pytest.raises(StoreError, match="another model"):
-        attach(OGD(), wide, torch.optim.SGD(wide.parameters(), lr=0.1)).load(path)
+        attach(OGD(memory_per_task=5), wide, torch.optim.SGD(wide.parameters(), lr=0.1)).load(path)
     with pytest.raises(StoreError, match="method 'ogd', not of 'ewc'"):
         attach(EWC(), network(), torch.optim.SGD(model.parameters(), lr=0.1), protect=None).load(
             path

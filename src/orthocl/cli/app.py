@@ -75,7 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit."""
     code = call(list(sys.argv[1:] if arguments is None else arguments), own_process=True)
     try:
-        if sys.stdout is not None:  # it may have been closed by whoever started this
+        if sys.stdout is not None:  # closed by the caller
             sys.stdout.flush()
     except OSError as error:  # here, not when Python ends: it would change the exit code
         with suppress(OSError):

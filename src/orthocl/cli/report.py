@@ -18,6 +18,7 @@ from orthocl.cli.options import (
     SetOption,
     StoreOption,
     make_folder,
+    warn,
     working,
 )
 from orthocl.cli.output import remark, suggest
@@ -116,7 +117,14 @@ def report(
 def _pairs(
     runs: tuple[RunSettings, ...], store: Store, data_root: str | None
 ) -> list[tuple[RunSettings, Record]]:
-    found = [
-        (settings, store.record(run)) for run, settings in zip(identify(runs, data_root), runs, strict=True)
-    ]
-    return [(settings, record) for settings, record in found if record is not None]
+    """The runs that have a good record, with a word about damaged ones."""
+    found = []
+    for run, settings in zip(identify(runs, data_root), runs, strict=True):
+        try:
+            record = store.record(run)
+        except StoreError as error:
+            warn(f"left out: {error}")
+            continue
+        if record is not None:
+            found.append((settings, record))
+    return found

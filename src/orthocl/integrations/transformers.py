@@ -14,7 +14,7 @@ from typing import Any
 
 from transformers import TrainerCallback
 
-from orthocl.errors import UnsupportedError
+from orthocl.errors import TrainingError, UnsupportedError
 from orthocl.integrations.session import Session, plain_loader
 
 
@@ -30,6 +30,8 @@ class OrthoclCallback(Session, TrainerCallback):  # type: ignore[misc]  # withou
                 "FSDP and DeepSpeed shard the parameters, so that no process has a whole gradient to project: train "
                 "with one process, or with DDP"
             )
+        # The Trainer does not tell its callbacks of an error: a task that is still open here has failed.
+        self.fail(TrainingError("the fit before this one did not end"))
         self.begin(model, optimizer, plain_loader(rest.get("train_dataloader")))
 
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **rest: Any) -> None:

@@ -9,9 +9,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from orthocl.errors import SettingsError, TrainingError, UnsupportedError
+from orthocl.errors import TrainingError, UnsupportedError
 from orthocl.nets.heads import find_heads
-from orthocl.tangents.growing import has_grown
 
 
 @dataclass
@@ -121,54 +120,6 @@ class Guard:
 
     def _warn(self, text: str) -> None:
         warnings.warn(text, stacklevel=6)
-
-
-def grown_parameters(
-    model: nn.Module,
-    protected: Mapping[str, nn.Parameter],
-    present: Mapping[str, nn.Parameter],
-    known: Iterable[str],
-) -> dict[str, nn.Parameter]:
-    """The parameters to protect from now on, if the model has grown since `protected` were found; else none.
-
-    Args:
-        model: the model.
-        protected: the parameters that are protected, as they were found.
-        present: those that would be found now.
-        known: names of all parameters that the model had before.
-    """
-    named = dict(model.named_parameters())
-    for name, parameter in protected.items():
-        new = named.get(name)
-        if new is None or not has_grown(parameter.shape, new.shape):
-            raise UnsupportedError(
-                f"the protected parameter {name!r} of shape {tuple(parameter.shape)} "
-                + ("is gone" if new is None else f"has the shape {tuple(new.shape)} now")
-                + ": only new layers and more outputs (a longer first axis) can be added between tasks"
-            )
-        if new is not parameter and not torch.equal(new.detach()[: len(parameter)], parameter.detach()):
-            warnings.warn(
-                f"the parameter {name!r} was replaced by one that does not begin with its values: earlier outputs "
-                "have changed. Copy the old values into the first rows (`orthocl.nets.grown_linear` does)",
-                stacklevel=6,
-            )
-    kept = {name for name in protected if named[name] is not protected[name]}
-    added = present.keys() - set(known)
-    if not kept and not added:
-        return {}
-    return {name: p for name, p in named.items() if name in protected or name in added}
-
-
-def check_in_optimizer(
-    grown: Mapping[str, nn.Parameter], protected: Mapping[str, nn.Parameter], known: set[int]
-) -> None:
-    """Reject new parameters that the attached optimizer does not train."""
-    missing = [n for n, p in grown.items() if p is not protected.get(n) and id(p) not in known]
-    if missing:
-        raise SettingsError(
-            f"the model has grown, but {len(missing)} parameters, such as {missing[0]!r}, are not in the optimizer: "
-            'add them with optimizer.add_param_group({"params": [...]})'
-        )
 
 
 NOTICEABLE_LEAK = 0.005

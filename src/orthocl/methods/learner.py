@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -16,19 +15,20 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
-from orthocl.errors import DataError, StoreError, TrainingError
+from orthocl.errors import DataError, TrainingError
 from orthocl.methods.base import Method
 from orthocl.methods.certifiable import Certifiable
-from orthocl.methods.guard import Guard, check_in_optimizer, grown_parameters
+from orthocl.methods.following import follow_growth, follow_precision, restore
+from orthocl.methods.guard import Guard
 from orthocl.methods.ranks import Ranks
 from orthocl.nets.heads import find_heads
 from orthocl.nets.inputs import Batch, Inputs, Targets, call_model, each_tensor, tensors
+from orthocl.nets.modes import run_in_eval_mode
 from orthocl.nets.outputs import Outputs, read_outputs
-from orthocl.storage import converted, read_state, write_state
+from orthocl.storage import read_state, write_state
 from orthocl.streams.base import Split, Task
 from orthocl.streams.batches import SplitBatch, as_split
 from orthocl.tangents.adapter import why_not_exact
-from orthocl.tangents.growing import has_grown
 
 Loss = Callable[[Any, Any], Tensor]
 """(outputs, targets) of a batch -> mean loss: tensors, or dicts of them where outputs are named."""
@@ -90,7 +90,7 @@ class Learner(Certifiable):
         self._penalises = self.method.overrides("penalty")
         self._penalised = False  # whether the penalty was asked for since the last step
         self._warned = self._warned_of_penalty = False
-        self._dtype = self._protected[0].dtype
+        self.dtype = self._protected[0].dtype
         self.guard = Guard(self.model, self.method.name, self.method.projects)
         self._undo: list[Callable[[], object]] = []
 
@@ -114,8 +114,9 @@ class Learner(Certifiable):
             head: head of a multi-head model; a Task brings its own.
             resumed: continue a task whose state has been restored, instead of starting it.
         """
-        before, random = self.method.snapshot(), self.generator.get_state()
+        random = self.generator.get_state()
         self.enter_task(self._as_task(data, head))
+        before = self.method.snapshot()  # of the model as it is now: it may have grown
         self.note_start(self.model, self.current_task.number)
         try:
             with self.full_precision():
@@ -144,10 +145,9 @@ class Learner(Certifiable):
             raise TrainingError(f"task {self.task.number} is still being learnt: tasks cannot be nested")
         if not len(task.train):
             raise DataError(f"task {task.number} has no training samples: leave it out of the stream")
-        self._adopt_growth()
+        follow_growth(self)
         self.guard.before_task(self.parameters)
-        if self._protected[0].dtype != self._dtype:
-            self._follow_precision()
+        follow_precision(self)
         if self.method.projects:  # the optimizer's settings may have changed since the last task
             self.stage = "update" if why_not_exact(self.optimizer, self.parameters) else "gradient"
         model = find_heads(self.model)
@@ -162,31 +162,8 @@ class Learner(Certifiable):
         if self.batch_norm == "freeze" and self.tasks_done > 0:
             for module in self.model.modules():
                 if isinstance(module, nn.modules.batchnorm._BatchNorm):
-                    self._undo += _run_in_eval_mode(module)
+                    self._undo += run_in_eval_mode(module)
         self.task = task
-
-    def _adopt_growth(self) -> None:
-        """Protect parameters that have got longer or have come since the last task."""
-        named = dict(self.model.named_parameters())
-        same = all(named.get(name) is parameter for name, parameter in self.parameters.items())
-        if self.find_protected is not None and not (same and named.keys() <= self.guard.known):
-            grown = grown_parameters(self.model, self.parameters, self.find_protected(), self.guard.known)
-            known = {id(p) for group in self.optimizer.param_groups for p in group["params"]}
-            check_in_optimizer(grown, self.parameters, known)
-            if grown:
-                self._grow({name: tuple(p.shape) for name, p in self.parameters.items()}, grown)
-        self.guard.known = set(named)
-
-    def _grow(self, earlier: dict[str, tuple[int, ...]], parameters: dict[str, nn.Parameter]) -> None:
-        self.parameters, self._protected = parameters, list(parameters.values())
-        with self.full_precision():
-            self.method.grow(self, earlier)
-
-    def _follow_precision(self) -> None:
-        """The model was converted between tasks: what the method keeps of samples and weights follows it."""
-        state = converted(self.method.state_dict(), self._dtype, self._protected[0].dtype)
-        self.method.load_state_dict(state, self)
-        self._dtype = self._protected[0].dtype
 
     @torch.no_grad()
     def clean_momentum(self) -> None:
@@ -374,45 +351,11 @@ class Learner(Certifiable):
         Parameters may have come, or have got longer along their first axis (a head with more outputs): what is
         remembered has zeros there.
         """
-        check_saved(state, self.method.settings())
-        if state.get("method") != self.method.name:
-            raise StoreError(
-                f"this is a state of method {state.get('method')!r}, not of {self.method.name!r}"
-            )
-        shapes = {name: list(p.shape) for name, p in self.parameters.items()}
-        saved = {name: tuple(shape) for name, shape in state["parameters"].items()}
-        same = state["parameters"] == shapes
-        if not same and not all(n in shapes and has_grown(old, shapes[n]) for n, old in saved.items()):
-            odd = sorted(set(map(str, state["parameters"].items())) ^ set(map(str, shapes.items())))
-            raise StoreError(
-                f"this state belongs to another model; protected parameters that differ: {odd[:4]}"
-            )
-        before, draws = self.method.state_dict(), self.generator.get_state()
-        try:
-            if same:
-                self.method.load_state_dict(state["state"], self)
-            else:
-                self._load_smaller(state["state"], saved)
-            self.generator.set_state(state["random"])
-        except (LookupError, TypeError, AttributeError, ValueError, RuntimeError) as error:
-            self.method.load_state_dict(before, self)
-            self.generator.set_state(draws)
-            raise StoreError(
-                f"this state does not fit {self.method.name} ({error!r}): nothing was loaded"
-            ) from error
-        self.tasks_done = state["tasks_done"]
+        restore(self, state)
 
-    def _load_smaller(self, state: dict[str, Any], saved: dict[str, tuple[int, ...]]) -> None:
-        """Restore the state of a model that has grown since, as it was, then let it grow."""
-        present, like = self.parameters, self._protected[0]
-        self.parameters = {
-            name: nn.Parameter(like.detach().new_zeros(shape)) for name, shape in saved.items()
-        }
-        try:
-            self.method.load_state_dict(state, self)
-        finally:
-            self.parameters = present
-        self._grow(saved, present)
+    def protect(self, parameters: dict[str, nn.Parameter]) -> None:
+        """Let these be the protected parameters from now on."""
+        self.parameters, self._protected = parameters, list(parameters.values())
 
     def save(self, path: str | Path) -> None:
         """Write the method's memory and state to one safetensors file. Save the model's weights separately."""
@@ -433,42 +376,8 @@ class Learner(Certifiable):
         self.hooks.clear()
 
 
-def check_saved(state: Any, settings: dict[str, Any]) -> None:
-    """Reject what cannot be the saved state of a learner whose method has these settings."""
-    kinds = {"method": str, "parameters": dict, "tasks_done": int, "random": Tensor, "state": dict}
-    for key, kind in kinds.items():
-        if not isinstance(state, dict) or not isinstance(state.get(key), kind):
-            raise StoreError(f"this is not the saved state of a learner: its {key!r} is missing or damaged")
-    saved = state.get("settings", {})
-    for key, value in saved.items() if isinstance(saved, dict) else ():
-        if key in settings and json.dumps(value) != json.dumps(settings[key]):
-            raise StoreError(
-                f"this state was saved with {key}={value!r}, the method here has {settings[key]!r}: use the same"
-            )
-
-
 def _dense_gradient(parameter: Tensor) -> Tensor:
     gradient = parameter.grad
     if gradient is None:
         return torch.zeros_like(parameter)
     return gradient.to_dense() if gradient.is_sparse else gradient
-
-
-class _EvalModeHooks:
-    """Hooks that run a module in eval mode, whatever its mode otherwise."""
-
-    training = True
-
-    def before(self, module: nn.Module, _: Any) -> None:
-        self.training, module.training = module.training, False
-
-    def after(self, module: nn.Module, *_: Any) -> None:
-        module.training = self.training
-
-
-def _run_in_eval_mode(module: nn.Module) -> list[Callable[[], None]]:
-    hooks = _EvalModeHooks()
-    return [
-        module.register_forward_pre_hook(hooks.before).remove,
-        module.register_forward_hook(hooks.after, always_call=True).remove,
-    ]

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from orthocl.errors import DataError, TrainingError
@@ -45,17 +46,11 @@ def learner_certificate(
             "nothing was learnt with this learner yet, so that there is no change to certify: learn a task first, or "
             "give before=model.state_dict() of an earlier time"
         )
-    now = learner.model.state_dict()
-    missing = [name for name in start if name not in now]
-    if missing:
-        raise DataError(
-            f"the model has no weights {missing[0]!r} any more: give before= a state of the model as it is"
-        )
     chosen: list[Probe] = _remembered(learner) + _named(learner, probes or {}, samples)
     found = certify(
         learner.model,
         start,
-        {name: now[name] for name in start},
+        _now(learner, start),
         chosen,
         method=learner.method.name,
         protected=_protected(learner),
@@ -65,20 +60,36 @@ def learner_certificate(
     measured = learner.method.monitor(learner)
     leaks = [value for name, value in measured.items() if name.rpartition(".")[2] == "leak"]
     drift = {name: value for name, value in measured.items() if "drift_" in name}
-    outside = [
+    return replace(
+        found,
+        leak=max(leaks, default=None),
+        drift=drift,
+        stored=learner.method.nbytes(),
+        unprotected=tuple(_unprotected(learner, start)),
+    )
+
+
+def _now(learner: Learner, start: Weights) -> dict[str, Tensor]:
+    """The present values of what is compared: buffers that are not saved are among them."""
+    model = learner.model
+    now = {**model.state_dict(), **dict(model.named_parameters()), **dict(model.named_buffers())}
+    missing = [name for name in start if name not in now]
+    if missing:
+        raise DataError(
+            f"the model has no weights {missing[0]!r} any more: give before= a state of the model as it is"
+        )
+    return {name: now[name] for name in start}
+
+
+def _unprotected(learner: Learner, start: Weights) -> list[str]:
+    """Parameters that moved and that the method does not protect."""
+    return [
         name
         for name, parameter in learner.model.named_parameters()
         if name not in learner.parameters
         and name in start
         and not torch.equal(start[name].to(parameter.device), parameter)
     ]
-    return replace(
-        found,
-        leak=max(leaks, default=None),
-        drift=drift,
-        stored=learner.method.nbytes(),
-        unprotected=tuple(outside),
-    )
 
 
 def _remembered(learner: Learner) -> list[Probe]:

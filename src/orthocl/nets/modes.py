@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from typing import Any
 
 import torch
 from torch import nn
@@ -59,3 +60,24 @@ def without_autocast() -> Iterator[None]:
         torch.autocast.__enter__ = enter  # type: ignore[method-assign]
         for context, enabled in reversed(entered):  # the same object may be entered again and again
             context._enabled = enabled
+
+
+class _EvalModeHooks:
+    """Hooks that run a module in eval mode, whatever its mode otherwise."""
+
+    training = True
+
+    def before(self, module: nn.Module, _: Any) -> None:
+        self.training, module.training = module.training, False
+
+    def after(self, module: nn.Module, *_: Any) -> None:
+        module.training = self.training
+
+
+def run_in_eval_mode(module: nn.Module) -> list[Callable[[], None]]:
+    """Run a module in eval mode, whatever its mode otherwise; returns what ends it."""
+    hooks = _EvalModeHooks()
+    return [
+        module.register_forward_pre_hook(hooks.before).remove,
+        module.register_forward_hook(hooks.after, always_call=True).remove,
+    ]

@@ -9,7 +9,7 @@ from orthocl.errors import SettingsError
 
 # Targets that are this are left out, as in torch's cross-entropy.
 IGNORED = -100
-_PRIME = 2**31 - 1
+_BITS = 2**32 - 1
 
 
 def log_probabilities(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
@@ -43,9 +43,9 @@ def sampled_positions(targets: Tensor, valid: Tensor, count: int) -> Tensor:
     Positions with a target come first. Padding at the end of a sequence does not change the choice.
     """
     place = torch.arange(1, targets.shape[1] + 1, device=targets.device)
-    content = torch.where(valid, targets.long() * place, 0).sum(1, keepdim=True) % _PRIME
-    scores = (content + place * 7919 + place * place * 104729) % _PRIME
-    for _ in range(3):  # a linear congruential generator: enough to forget the order of the positions
-        scores = (scores * 48271 + 11) % _PRIME
-    order = torch.where(valid, scores, _PRIME + place)
+    content = torch.where(valid, (targets.long() + 1) * place, 0).sum(1, keepdim=True)
+    scores = (content * 7919 + place * 104729) & _BITS
+    for _ in range(3):  # an integer hash: neighbouring positions and sentences have nothing in common
+        scores = ((scores ^ (scores >> 16)) * 73244475) & _BITS
+    order = torch.where(valid, scores, _BITS + place)
     return order.topk(min(count, targets.shape[1]), dim=1, largest=False).indices

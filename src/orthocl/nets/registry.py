@@ -49,6 +49,7 @@ NETS: Registry[Builder] = Registry(
         "lenet": "orthocl.nets.lenet:LeNet",
         "bird-classifier": "orthocl.nets.bird_classifier:BirdClassifier",
         "minilm-lora": "orthocl.nets.minilm:MiniLM",
+        "efficientnet-lite0": "orthocl.nets.efficientnet_lite:EfficientNetLite0",
     },
     _net,
 )

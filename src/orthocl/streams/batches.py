@@ -63,7 +63,8 @@ def split_for_next_token(batch: Any) -> tuple[Inputs, Targets]:
 def default_split(model: nn.Module) -> SplitBatch:
     """How batches are split if nothing else is said: causal language models of `transformers` shift their labels."""
     causal = getattr(model, "loss_type", None) == "ForCausalLM"
-    return split_for_next_token if causal else split_batch
+    named = any(type(module).__name__.endswith(("ForCausalLM", "LMHeadModel")) for module in model.modules())
+    return split_for_next_token if causal or named else split_batch
 
 
 class BatchSplit(Split):
@@ -166,9 +167,9 @@ def as_split(
 
 
 def _is_pair(item: object) -> bool:
-    return (
-        isinstance(item, tuple | list) and len(item) == 2 and not isinstance(item[0], tuple | list | Mapping)
-    )
+    if not isinstance(item, tuple | list) or len(item) != 2:
+        return False
+    return not isinstance(item[0], tuple | list | Mapping) and not isinstance(item[1], Mapping)
 
 
 def reservoir(items: Iterable[Any], generator: torch.Generator) -> list[Any]:

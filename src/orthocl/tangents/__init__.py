@@ -5,6 +5,7 @@ from orthocl.tangents.collect import Variant, collect
 from orthocl.tangents.drift import Drift, drift
 from orthocl.tangents.layer_io import LayerIO, layer_io
 from orthocl.tangents.planner import Plan, plan
+from orthocl.tangents.retention import Probe
 from orthocl.tangents.subspace import Subspace
 from orthocl.tangents.tangents import Tangents
 
@@ -13,6 +14,7 @@ __all__ = [
     "Drift",
     "LayerIO",
     "Plan",
+    "Probe",
     "Subspace",
     "Tangents",
     "Variant",

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -73,8 +74,8 @@ class Adapter:
     loss must reach the protected weights through their layers' forward passes, and their gradients must
     not be changed (clipped, penalised) after the backward pass: every few steps this is checked.
 
-    While it is installed, `module.weight` of an adapted layer lacks its share of alpha; `model(x)`, `state_dict`,
-    copies and pickles are right at all times. `merge` makes the weights right too.
+    While it is installed, the parameters of an adapted layer lack its share of alpha until `merge`; `model(x)`,
+    `state_dict`, copies, pickles and, in a foreign loop, what is read through the model are right at all times.
 
     Args:
         model: the network.
@@ -291,8 +292,6 @@ class Adapter:
         """Discard the gradients since the last step, as when a batch is skipped."""
         self.gradient.zero_()
 
-    # ---- merging
-
     @torch.no_grad()
     def merge(self) -> None:
         """Fold alpha into the weights and remove what rounding has let into the protected span.
@@ -309,7 +308,9 @@ class Adapter:
             now.double() - then.double() for now, then in zip(self.parameters, self._anchor, strict=True)
         ]
         leaked = self.subspace.solve(self.tangents.coefficients(displacement))
-        _add(self.parameters, self.tangents.combine(-leaked.to(self.alpha.dtype)))
+        torch._foreach_add_(
+            cast(list[Tensor], self.parameters), self.tangents.combine(-leaked.to(self.alpha.dtype))
+        )
 
     def read(self) -> None:
         """Somebody reads the weights: make them complete."""
@@ -325,7 +326,7 @@ class Adapter:
     def release_momentum(self, buffers: Sequence[Tensor]) -> None:
         """Turn the optimizer's momentum buffers into projected ones and restart alpha's momentum from there."""
         if self.tangents is not None and self.velocity is not None:
-            _add(buffers, self.tangents.combine(-self.velocity))
+            torch._foreach_add_(list(buffers), self.tangents.combine(-self.velocity))
             self.velocity.zero_()
 
     def pause(self) -> bool:
@@ -366,8 +367,6 @@ class Adapter:
             uninstall(layer.module)
         self.layers, self.direct, self.tangents = [], [], None
 
-    # ---- saving
-
     def state_dict(self) -> dict[str, object]:
         """What a checkpoint in the middle of a task needs besides the raw weights, optimizer and subspace.
 
@@ -394,11 +393,6 @@ class Adapter:
         self.alpha.copy_(alpha)
         self.gradient.zero_()
         self._steps, self._since_merge = int(str(state["steps"])), int(str(state["since_merge"]))
-
-
-def _add(targets: Sequence[Tensor], changes: Sequence[Tensor]) -> None:
-    for target, change in zip(targets, changes, strict=True):
-        target.add_(change)
 
 
 def _gradient(parameter: Tensor) -> Tensor:

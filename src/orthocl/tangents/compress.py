@@ -13,6 +13,7 @@ Existing bases are extended, never rotated: cores of earlier tangents stay the s
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -121,6 +122,12 @@ def compress(
         if not len(errors) or float(errors.max()) <= 1 - rules.worst:
             break
         tight = 1 - (1 - tight) / TIGHTER**2
+    else:
+        warnings.warn(
+            f"a tangent keeps only {1 - float(errors.max()):.4f} of its energy, below the {rules.worst:g} asked "
+            "for: raise `energy`, or keep all of it with energy=1.0",
+            stacklevel=2,
+        )
     kept = {layer.found.names: layer for layer in layers}
     blocks = [
         _block(kept[block.names]) if block.names in kept else represented(block, logits) for block in found

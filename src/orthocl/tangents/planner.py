@@ -13,7 +13,7 @@ plan. Three ways of taking an OGD step are priced, at the memory's final size:
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from math import isqrt
@@ -257,21 +257,7 @@ def plan(
         _layer(block, owners.get(id(protected[block.names[0]])), batch_size, logits, pixels, last)
         for block in blocks
     )
-    weights = sum(layer.parameters for layer in layers)
-    factors = int(sum(layer.bytes_per_row * rows + layer.fixed_bytes for layer in layers))
-    cholesky = 4 * rows * (rows + CHOLESKY_PANEL)
-    bases = sum(layer.fixed_madds for layer in layers)
-    projection = sum(layer.projection for layer in layers) * rows + bases
-    copied = sum(layer.inputs for layer in layers if layer.sorted) * rows
-    costs: dict[Path, Cost] = {
-        "dense": Cost(rows * weights * item, 2 * rows * weights),
-        "project": Cost(factors + cholesky, 2 * projection + 2 * rows**2),
-        # Besides those: one triangle of the inverse, the starting weights, and factors sorted by output.
-        "adapter": Cost(
-            factors + cholesky + (rows * (rows + 1) // 2 + weights + copied) * item,
-            sum(layer.step for layer in layers) * rows + bases + rows**2,
-        ),
-    }
+    costs = _costs(layers, rows, item)
     columns = rows // logits  # rows of one sample share their input
     cacheable = layers[0].adapted and layers[0].inputs == pixels
     samples = samples_per_task if samples_per_task is not None and cacheable else 0
@@ -280,6 +266,25 @@ def plan(
         samples * columns * item, batch_size * pixels * columns if samples else 0, budget, energy,
         None if errors is None else float(errors.mean()), None if errors is None else float(errors.max()),
     )  # fmt: skip
+
+
+def _costs(layers: Sequence[LayerPlan], rows: int, item: int) -> dict[Path, Cost]:
+    """What each path costs with so many tangents of weights of `item` bytes."""
+    weights = sum(layer.parameters for layer in layers)
+    factors = int(sum(layer.bytes_per_row * rows + layer.fixed_bytes for layer in layers))
+    cholesky = 4 * rows * (rows + CHOLESKY_PANEL)
+    bases = sum(layer.fixed_madds for layer in layers)
+    projection = sum(layer.projection for layer in layers) * rows + bases
+    copied = sum(layer.inputs for layer in layers if layer.sorted) * rows
+    return {
+        "dense": Cost(rows * weights * item, 2 * rows * weights),
+        "project": Cost(factors + cholesky, 2 * projection + 2 * rows**2),
+        # Besides those: one triangle of the inverse, the starting weights, and factors sorted by output.
+        "adapter": Cost(
+            factors + cholesky + (rows * (rows + 1) // 2 + weights + copied) * item,
+            sum(layer.step for layer in layers) * rows + bases + rows**2,
+        ),
+    }
 
 
 def _example(model: nn.Module, example: Inputs, batch: SplitBatch | None) -> tuple[Inputs, Targets | None]:

@@ -91,12 +91,7 @@ def attach(
     protect = [protect] if isinstance(protect, str) else None if protect is None else list(protect)
     optimizer = wrapped_optimizer(optimizer)
     parameters = protected_parameters(model, protect)
-    _check_optimizer(optimizer, parameters)
-    if method.projects and isinstance(optimizer, torch.optim.LBFGS):
-        raise UnsupportedError(
-            f"{method.name} cannot protect anything under LBFGS, which moves the weights several times within one "
-            "step: use SGD, Adam or another optimizer with one evaluation per step"
-        )
+    _check_optimizer(method, optimizer, parameters)
     learner = Learner(
         model=model,
         optimizer=optimizer,
@@ -119,11 +114,15 @@ def attach(
     learner.guard.check_precision(parameters)
     if example_input is not None:
         learner.check_memory(example_input)
-    learner.hooks += [
+    learner.hooks += _hooks(learner, optimizer)
+    return learner
+
+
+def _hooks(learner: Learner, optimizer: torch.optim.Optimizer) -> list[Any]:
+    return [
         optimizer.register_step_pre_hook(partial(_before_step, learner)),
         optimizer.register_step_post_hook(partial(_after_step, learner)),
     ]
-    return learner
 
 
 def wrapped_optimizer(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
@@ -217,7 +216,14 @@ def _described(value: object) -> str:
     return "None" if value is None else f"a {type(value).__name__}"
 
 
-def _check_optimizer(optimizer: torch.optim.Optimizer, parameters: dict[str, nn.Parameter]) -> None:
+def _check_optimizer(
+    method: Method, optimizer: torch.optim.Optimizer, parameters: dict[str, nn.Parameter]
+) -> None:
+    if method.projects and isinstance(optimizer, torch.optim.LBFGS):
+        raise UnsupportedError(
+            f"{method.name} cannot protect anything under LBFGS, which moves the weights several times within one "
+            "step: use SGD, Adam or another optimizer with one evaluation per step"
+        )
     known = {p for group in optimizer.param_groups for p in group["params"]}
     missing = [name for name, p in parameters.items() if p not in known]
     if missing:

@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 
 from orthocl.lab import Record, Result, RunSettings, Store
+from orthocl.lab.experiment.settings import identity
 
 Pairs = list[tuple[RunSettings, Record]]
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def make_runs() -> Callable[..., Pairs]:
     """Records without runs: methods on streams over seeds, with accuracies that forgetting eats."""
 
@@ -72,7 +73,7 @@ def _pair(
     ]
     result = Result(rows, [{1: 1.0}] * tasks, [], monitors, [[1.0]] * tasks, 13_000, [200] * tasks)
     record = Record(
-        f"{abs(hash((stream, method, seed, json.dumps(change)))):016x}"[:16],
+        identity(settings, stream * 4),
         settings,
         {
             "name": stream,
@@ -91,11 +92,11 @@ def _pair(
     return settings, record
 
 
-@pytest.fixture
-def fill(store: Store) -> Callable[[Pairs], Store]:
+@pytest.fixture(scope="session")
+def fill() -> Callable[[Store, Pairs], Store]:
     """Write records into a store, with a forecast, a certificate and theory beside them."""
 
-    def write(pairs: Pairs) -> Store:
+    def write(store: Store, pairs: Pairs) -> Store:
         for _, record in pairs:
             store.write_record(record)
         for _, record in pairs:

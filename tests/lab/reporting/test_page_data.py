@@ -133,9 +133,9 @@ def test_what_dense_ogd_would_cost(make_runs):
     assert found == {"bytes": 4 * 200 * 13_000, "work": pytest.approx(1 + 200 / (3 * batch))}
 
 
-def test_what_lies_beside_the_records_is_shown(make_runs, fill):
+def test_what_lies_beside_the_records_is_shown(make_runs, fill, store):
     pairs = make_runs(streams=["rotated"])
-    store = fill(pairs)
+    store = fill(store, pairs)
     values = page_data(PageInput(pairs, "x", folder=store.directory)).values
     assert values["certificates"][0]["certificate"]["bound"] == 0.1
     assert values["certificates"][0]["label"] == "sgd"

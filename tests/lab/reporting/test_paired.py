@@ -38,3 +38,11 @@ def test_marks():
     assert marks([good, {1: 0.1, 2: 0.1}]) == ["", ""], "too few seeds"
     assert marks([good, {4: 0.1, 5: 0.2, 6: 0.3}]) == ["", ""], "no seeds in common"
     assert marks([good, {1: float("nan"), 2: 0.1, 3: 0.2}]) == ["", ""]
+
+
+def test_the_best_of_few_seeds_is_not_overlooked():
+    """A mean of one seed above all others cannot be called best, and then nobody else can."""
+    three = [{1: 0.90, 2: 0.92, 3: 0.91}, {1: 0.80, 2: 0.81, 3: 0.82}]
+    assert marks(three) == ["best", ""]
+    assert marks([*three, {1: 0.99}]) == ["", "", ""]
+    assert marks([*three, {1: 0.5}]) == ["best", "", ""]

@@ -153,6 +153,6 @@ def test_lines_without_a_terminal(tiny):
         "started rotated-mnist-mini / sgd / seed 2",
         "failed rotated-mnist-mini / sgd / seed 2 (1/3)",
         "started rotated-mnist-mini / sgd / seed 3",
-        "stopped rotated-mnist-mini / sgd / seed 3 (2/3)",
+        "stopped rotated-mnist-mini / sgd / seed 3 (1/3)",
     ]
     assert last.startswith("1 of 3 runs in ")

@@ -14,8 +14,8 @@ from orthocl.lab.reporting.view_server import ViewServer
 
 
 @pytest.fixture
-def server(make_runs, fill):
-    store = fill(make_runs(streams=["rotated"]))
+def server(make_runs, fill, store):
+    store = fill(store, make_runs(streams=["rotated"]))
     cache = RecordCache(store)
     made = ViewServer(lambda: look_at(cache, None, None))
     thread = threading.Thread(target=made.serve_forever, kwargs={"poll_interval": 0.01})
@@ -89,15 +89,15 @@ def test_a_run_on_its_way_is_shown(store, tiny):
     assert run.to_values()["method"] == "ogd+"
 
 
-def test_a_finished_run_is_on_its_way_no_more(make_runs, fill):
+def test_a_finished_run_is_on_its_way_no_more(make_runs, fill, store):
     pairs = make_runs(streams=["rotated"])
-    store = fill(pairs)
+    store = fill(store, pairs)
     assert live_runs(store, [(run, None) for run in store.ids()]) == []
 
 
-def test_a_damaged_record_is_skipped_and_a_repaired_one_read_again(make_runs, fill):
+def test_a_damaged_record_is_skipped_and_a_repaired_one_read_again(make_runs, fill, store):
     pairs = make_runs(streams=["rotated"], methods=["sgd"])
-    store = fill(pairs)
+    store = fill(store, pairs)
     path = store.folder(pairs[0][1].id) / "record.json"
     good = path.read_text()
     path.write_text("{")

@@ -10,6 +10,7 @@ import torch
 
 from orthocl.cli.app import call
 from orthocl.errors import StoreError
+from orthocl.lab import Store
 from orthocl.lab.store.doctor import examine, quarantine
 from orthocl.lab.store.store import DamagedRecordWarning
 from orthocl.storage import write_state
@@ -223,3 +224,27 @@ def test_settings_of_another_run_or_edited_ones_are_noticed(store, tiny):
     own.write_text(own.read_text().replace('"seed": 1', '"seed": 2'))
     with pytest.raises(StoreError, match="checksum"):
         store.settings("x")
+
+
+def test_a_report_and_a_run_of_an_experiment_go_on_beside_a_damaged_record(tmp_path, capsys):
+    file = tmp_path / "two.toml"
+    file.write_text(
+        'streams = ["rotated-mnist-mini"]\nmethods = ["sgd"]\nseeds = [1, 2]\nnet.hidden = [4]\n'
+        "stream = {tasks = 1, train_size = 20, test_size = 20}\ntrain.epochs = 1\n"
+    )
+    where = ["--store", str(tmp_path / "store")]
+    assert call(["run", str(file), "--jobs", "0", *where]) == 0
+    store = Store(tmp_path / "store")
+    spoilt, good = store.ids()
+    content = (store.folder(good) / "record.json").read_bytes()
+    (store.folder(spoilt) / "record.json").write_bytes(content)
+    capsys.readouterr()
+    assert call(["report", str(file), "--out", str(tmp_path / "r.html"), *where]) == 0
+    text = capsys.readouterr().err
+    assert f"is the record of run {good}, not of {spoilt}" in text
+    assert "1 run to" in text
+    assert call(["run", str(file), "--jobs", "0", *where]) == 1, "one failure, with the reason"
+    assert f"is the record of run {good}" in capsys.readouterr().err
+    assert call(["runs", "doctor", "--quarantine", *where]) == 0
+    assert call(["run", str(file), "--jobs", "0", *where]) == 0
+    assert {store.state(run) for run in store.ids()} == {"finished"}

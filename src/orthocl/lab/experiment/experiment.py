@@ -44,6 +44,7 @@ from typing import Any
 from orthocl.checking import check_names
 from orthocl.errors import OrthoclError, SettingsError, UnlikelyError, unknown_name
 from orthocl.formatting import counted
+from orthocl.lab.experiment.entries import patterns_of, seeds_of, text_of
 from orthocl.lab.experiment.file import TomlTable, merge, read_file
 from orthocl.lab.experiment.grid import flat, grid_points, nested, parse_overrides, point_label
 from orthocl.lab.experiment.settings import PATHS, RunSettings, StreamSettings, method_fields
@@ -132,7 +133,7 @@ def make_experiment(
         if key not in (*TOP, "selected"):
             raise unknown_name("key of an experiment", key, TOP)
     changes = parse_overrides(overrides)
-    used_seeds = _seeds(list(seeds) or content.get("seeds", [0]))
+    used_seeds = seeds_of(list(seeds) or content.get("seeds", [0]))
     _check_shared_hyperparameters(content, changes, methods)
     most = None if any_size else MOST_RUNS
     pairs = [
@@ -145,9 +146,9 @@ def make_experiment(
         _check_size(pairs, len(used_seeds))
     runs = [replace(run, seed=seed) for run in pairs for seed in used_seeds]
     return Experiment(
-        _text(content, "name", "experiment"),
-        tuple(select(select(runs, _patterns(content)), only)),
-        _text(content, "description", ""),
+        text_of(content, "name", "experiment"),
+        tuple(select(select(runs, patterns_of(content)), only)),
+        text_of(content, "description", ""),
         _metrics(content),
         _plain_table(content, "search", None),
     )
@@ -359,25 +360,11 @@ def _check_shared_hyperparameters(content: TomlTable, changes: TomlTable, labels
             raise unknown_name("hyperparameter of the methods here", key, here)
 
 
-def _text(content: TomlTable, key: str, default: str) -> str:
-    value = content.get(key, default)
-    if not isinstance(value, str):
-        raise SettingsError(f"`{key}` must be a text, got {value!r}")
-    return value
-
-
 def _metrics(content: TomlTable) -> tuple[str, ...]:
     metrics = _plain_table(content, "table", ("metrics",)).get("metrics", [])
     if not isinstance(metrics, list) or not all(isinstance(name, str) for name in metrics):
         raise SettingsError(f'`table.metrics` must be a list of names such as "aac", got {metrics!r}')
     return tuple(metrics)
-
-
-def _patterns(content: TomlTable) -> list[str]:
-    patterns = content.get("only", [])
-    if not isinstance(patterns, list) or not all(isinstance(pattern, str) for pattern in patterns):
-        raise SettingsError(f'`only` must be a list of patterns such as "ogd*", got {patterns!r}')
-    return patterns
 
 
 def _labels(content: TomlTable, section: str) -> list[str]:
@@ -405,9 +392,3 @@ def _plain_table(table: Mapping[str, Any], key: str, known: Any, what: str = "")
             if name not in known:
                 raise unknown_name(what or f"key of [{key}]", name, known)
     return dict(value)
-
-
-def _seeds(values: Any) -> list[int]:
-    if not isinstance(values, list) or not values or any(type(value) is not int for value in values):
-        raise SettingsError(f"seeds must be a list of integers, got {values!r}")
-    return list(dict.fromkeys(values))

@@ -20,8 +20,8 @@ def marks(values: Sequence[Mapping[int, float]], higher_is_better: bool = True) 
         values: seed -> value, for each competitor; values that are not finite do not count.
         higher_is_better: the direction of the metric.
 
-    Nothing is marked without a rival of at least three seeds in common. The level is not corrected for the number of
-    rivals.
+    Nothing is marked without a rival of at least three seeds in common, nor if somebody with fewer seeds has a better
+    mean. The level is not corrected for the number of rivals.
 
     >>> marks([{1: 0.90, 2: 0.92, 3: 0.91}, {1: 0.80, 2: 0.81, 3: 0.82}, {1: 0.91, 2: 0.90, 3: 0.90}])
     ['best', '', 'tie']
@@ -32,7 +32,10 @@ def marks(values: Sequence[Mapping[int, float]], higher_is_better: bool = True) 
     found: list[Mark] = [""] * len(clean)
     if not enough:
         return found
-    best = max(enough, key=lambda number: sign * statistics.fmean(clean[number].values()))
+    means = [sign * statistics.fmean(one.values()) if one else -math.inf for one in clean]
+    best = max(enough, key=lambda number: means[number])
+    if max(means) > means[best]:
+        return found
     p_values = {number: paired_p(clean[best], clean[number]) for number in enough if number != best}
     told = {number: p for number, p in p_values.items() if p is not None}
     if not told:

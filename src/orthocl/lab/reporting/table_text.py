@@ -17,6 +17,7 @@ from rich.text import Text
 from orthocl.formatting import plain_text
 from orthocl.lab.reporting.escaping import csv_text, latex_text, markdown_text
 from orthocl.lab.reporting.table import Row, Table
+from orthocl.palette import method_style
 
 STYLES = {"": "", "best": "bold green", "tie": "green"}
 LEAVE_OUT = ("memory", "seconds", "fwt", "bwt", "forgetting")
@@ -51,7 +52,7 @@ class TerminalTable:
             yield Text(f"green: {TESTED}", style="dim")
         for row in table.rows:
             if row.warning:
-                yield Text(f"{row.stream}, {row.method}: {row.warning}", style="yellow")
+                yield Text(plain_text(f"{row.stream}, {row.method}: {row.warning}"), style="yellow")
 
     def _stream(self, stream: str, shown: Sequence[int]) -> RichTable:
         rows = [row for row in self.table.rows if row.stream == stream]
@@ -64,18 +65,25 @@ class TerminalTable:
             box=box.SIMPLE,
             padding=(0, 1),
         )
-        made.add_column("method", overflow="fold", min_width=min(12, max(len(row.method) for row in rows)))
+        made.add_column(
+            "method", overflow="fold", min_width=min(14, 2 + max(len(row.method) for row in rows))
+        )
         titles = self.table.titles()
         for number in shown:
             made.add_column(titles[number].replace("Forgetting", "Forget."), justify="right", no_wrap=True)
         for row in rows:
-            made.add_row(Text(plain_text(row.method)), *self._cells(row, shown))
+            made.add_row(_named(row.method), *self._cells(row, shown))
         return made
 
     def _cells(self, row: Row, shown: Sequence[int]) -> list[Text]:
         if row.note:
             return [Text("unsupported", style="yellow"), *(Text("–") for _ in shown[1:])]
         return [Text(row.cells[at].text("±", digits=1), style=STYLES[row.marks[at]]) for at in shown]
+
+
+def _named(method: str) -> Text:
+    """A method with its colour, the same as in figures and pages."""
+    return Text.assemble(("● ", method_style(method)[0]), plain_text(method))
 
 
 def to_markdown(table: Table) -> str:

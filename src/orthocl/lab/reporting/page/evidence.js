@@ -176,7 +176,7 @@ function forecastCard(groups, x, y, id, title, what, log) {
     id: `forecast-${id}`,
     title,
     wide: false,
-    text: `Each point is a pair of tasks: ${what}, forecast before the later one was learnt. On the line the forecast was right. Rank correlation: ${told.slice(0, 6).join(", ") || "too few points"}.`,
+    text: `Each point is a pair of tasks: ${what}, forecast before the later one was learnt. On the line the forecast was right. Rank correlation: ${told.slice(0, 12).join(", ") || "too few points"}.`,
     draw: width => {
       const {svg, across, up, box} = frame({
         width,
@@ -325,14 +325,47 @@ function anyValue(value) {
   if (typeof value === "number") return short(value);
   if (typeof value === "boolean") return value ? "yes" : "no";
   if (typeof value !== "object") return String(value);
-  if (Array.isArray(value))
-    return value.every(one => typeof one !== "object" || one === null)
-      ? value.map(anyValue).join(", ")
-      : h(
-          "details",
+  if (!Array.isArray(value)) return pairsTable(Object.entries(value));
+  const plain = value.every(one => typeof one !== "object" || one === null);
+  return plain ? value.map(anyValue).join(", ") || "none" : objectsTable(value);
+}
+
+/** Objects as rows, with a column for each of their entries; what is nested gets a column of its own. */
+function objectsTable(list) {
+  const flat = (one, prefix = "") =>
+    Object.entries(one ?? {}).flatMap(([name, value]) =>
+      value && typeof value === "object" && !Array.isArray(value)
+        ? flat(value, `${prefix}${name} `)
+        : [[prefix + name, value]],
+    );
+  const rows = list.slice(0, 30).map(one => Object.fromEntries(flat(one)));
+  const names = [...new Set(rows.flatMap(row => Object.keys(row)))].slice(0, 16);
+  return h(
+    "div",
+    {class: "scroll", tabindex: "0", role: "region", "aria-label": "entries"},
+    h(
+      "table",
+      {class: "small"},
+      h(
+        "thead",
+        {},
+        h(
+          "tr",
           {},
-          h("summary", {}, `${value.length} entries`),
-          value.slice(0, 30).map(one => pairsTable(Object.entries(one ?? {}))),
-        );
-  return pairsTable(Object.entries(value));
+          names.map(name => h("th", {scope: "col"}, name.replaceAll("_", " "))),
+        ),
+      ),
+      h(
+        "tbody",
+        {},
+        rows.map(row =>
+          h(
+            "tr",
+            {},
+            names.map(name => h("td", {}, anyValue(row[name] ?? null))),
+          ),
+        ),
+      ),
+    ),
+  );
 }

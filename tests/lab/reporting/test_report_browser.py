@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from orthocl.cli.view import look_at
+from orthocl.lab import Store
 from orthocl.lab.experiment.experiment import load_experiment
 from orthocl.lab.reporting.chosen_runs import RecordCache
 from orthocl.lab.reporting.escaping import latex_text, markdown_text
@@ -39,16 +40,17 @@ def browser():
         opened.close()
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def pairs(make_runs):
     return make_runs(streams=["rotated", "permuted"])
 
 
-@pytest.fixture
-def address(pairs, fill, tmp_path):
-    store = fill(pairs)
+@pytest.fixture(scope="module")
+def address(pairs, fill, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("page")
+    store = fill(Store(folder / "store"), pairs)
     path = write_report(
-        tmp_path / "page.html", pairs, title="A title", store=store, command="orthocl run x.toml"
+        folder / "page.html", pairs, title="A title", store=store, command="orthocl run x.toml"
     )
     return path.as_uri()
 
@@ -60,6 +62,7 @@ def open_page(browser, address):
 
     def open_it(fragment="", where=None, **settings):
         context = browser.new_context(**({"viewport": {"width": 1280, "height": 900}} | settings))
+        context.set_default_timeout(120_000)  # a busy machine is no defect
         contexts.append(context)
         page = context.new_page()
         page.on("console", lambda message: heard.append(message.text))
@@ -80,7 +83,7 @@ def rows(page, column=1):
 
 
 def shows(page, count):
-    playwright.expect(page.locator("#results-table tbody tr")).to_have_count(count, timeout=20_000)
+    playwright.expect(page.locator("#results-table tbody tr")).to_have_count(count, timeout=120_000)
 
 
 def numbers(page, column):
@@ -272,6 +275,9 @@ def test_monitors_theory_certificates(open_page):
     assert "Rank correlation: sgd 1.00" in page.locator("#forecast-change").inner_text()
     assert page.locator("#theory-dissimilarity").count() == 1
     assert "Task 1 keeps 90 %" in page.locator("#certificates").inner_text()
+    assert page.locator("#certificates td td").all_inner_texts() == ["1", "0.9"], (
+        "entries are rows of a table"
+    )
     assert page.locator("#cost .ghost").count() == 2, "dense OGD, as published, of ogd and ogd+"
 
 

@@ -217,6 +217,27 @@ def test_dict_inputs_and_logits():
     assert 0 < found.change.measured <= found.change.bound * (1 + 1e-5)
 
 
+def test_buffers_that_are_not_saved():
+    class Rotary(nn.Linear):
+        def __init__(self):
+            super().__init__(2, 2)
+            self.register_buffer("frequencies", torch.ones(2), persistent=False)
+
+        def forward(self, x):
+            return super().forward(x * self.frequencies)
+
+    model = Rotary()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    learner = orthocl.attach(orthocl.OGD(memory_per_task=1), model, optimizer)
+    x, y = torch.randn(4, 2), torch.tensor([0, 1, 0, 1])
+    for _ in range(2):
+        with learner.learning(TensorDataset(x, y)):
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(x), y).backward()
+            optimizer.step()
+    assert learner.certificate().probes[0].protected.first_order < 1e-5
+
+
 def test_refusals():
     model = nn.Linear(2, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
