@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 # Small networks: one thread per process and several processes beat several threads.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help demo test cluster chaos check format bench clean
+.PHONY: help demo test cluster chaos check format bench docs clean
 help:            ## Show this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
 
@@ -17,6 +17,11 @@ $(BIN)/.installed-run: pyproject.toml constraints.txt
 $(BIN)/.installed-dev: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@ $(BIN)/.installed-run
+
+$(BIN)/.installed-docs: pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
 	@touch $@ $(BIN)/.installed-run
 
 demo: $(BIN)/.installed-run      ## Train five methods on real digits, print a table, write a report page
@@ -45,6 +50,9 @@ format: $(BIN)/.installed-dev    ## Format and fix what can be fixed
 
 bench: $(BIN)/.installed-dev     ## Measure speed and memory, as ratios within one run
 	@for file in benchmarks/*.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; done
+
+docs: $(BIN)/.installed-docs     ## Build the documentation site into site/; a broken link is an error
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
 clean:           ## Remove the environment and caches
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist

@@ -109,7 +109,7 @@ def files(tmp_path):
 def test_the_command(files, capsys):
     folder = files[0]
     arguments = [f"{folder}/model.py:make_model", f"{folder}/before.safetensors", f"{folder}/after.pt"]
-    out = [f"--json={folder}/found.json", f"--html={folder}/found.html"]
+    out = [f"--out={folder}/found.json", f"--out={folder}/found.html"]
     assert call(["audit", *arguments, f"--samples={folder}/old.npz", *out]) == 0
     printed = capsys.readouterr().out
     found = json.loads((folder / "found.json").read_text())

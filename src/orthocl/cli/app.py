@@ -21,6 +21,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from orthocl import __version__
+from orthocl.cli.output import manners_of
 from orthocl.errors import OrthoclError
 
 GROUPS = (
@@ -40,6 +41,14 @@ GROUPS = (
 )
 """Modules of this package that hold a command each, in the order of the help page."""
 
+EPILOGUE = (
+    "With every command, anywhere on the line: --json prints one JSON object instead of tables; --quiet prints the "
+    "result and nothing else; --debug shows the traceback of an error. "
+    "`orthocl --install-completion` teaches your shell (bash, zsh, fish) to complete commands and options."
+)
+SWITCHES = ("--debug", "--json", "--quiet")
+"""Options of every command, taken out of the line before it is parsed."""
+
 STOPPED = "stopped; the same command resumes where it left off"
 
 
@@ -49,7 +58,7 @@ def make_app(parts: Sequence[str] = GROUPS) -> cyclopts.App:
         name="orthocl",
         help="Continual learning by orthogonal projection: train, compare, and compute the theory.",
         version=__version__,
-        help_epilogue="Errors are shown without a traceback; add --debug, anywhere on the line, to see it.",
+        help_epilogue=EPILOGUE,
         suppress_keyboard_interrupt=False,
         default_parameter=cyclopts.Parameter(negative_iterable=(), converter=_whole_numbers),
     )
@@ -86,8 +95,12 @@ def call(arguments: Sequence[str], *, own_process: bool = False) -> int:
     0.1.0
     0
     """
-    debug = "--debug" in arguments
-    tokens = [token for token in arguments if token != "--debug"]
+    debug, as_json, quiet = (switch in arguments for switch in SWITCHES)
+    tokens = [token for token in arguments if token not in SWITCHES]
+    if (
+        as_json and tokens and tokens[0] == "theory"
+    ):  # these commands have their own JSON, richer than their tables
+        tokens.append("--json")
     errors = Console(stderr=True)
     try:
         first = tokens[0] if tokens else ""
@@ -96,7 +109,9 @@ def call(arguments: Sequence[str], *, own_process: bool = False) -> int:
         )  # the rest is not imported
         with _importing() if own_process else nullcontext():
             app = make_app(parts)
-        result = app(tokens, exit_on_error=False, result_action="return_value")
+        app.register_install_completion_command(help="Teach your shell to complete commands and options.")
+        with manners_of(as_json, quiet):
+            result = app(tokens, exit_on_error=False, result_action="return_value")
     except OrthoclError as error:
         if debug:
             raise

@@ -7,16 +7,19 @@ from pathlib import Path
 from typing import Annotated
 
 from cyclopts import App, Parameter
-from rich.console import Console
-from torch import nn
 
+from orthocl.cli.help_only import HELP_ONLY
 from orthocl.cli.options import make_folder, working
-from orthocl.errors import SettingsError
-from orthocl.lab.reporting.certificate_card import certificate_page
-from orthocl.methods.certificate import Certificate
-from orthocl.nets.registry import NETS
-from orthocl.storage import write_atomically
-from orthocl.training.audit import audit, read_probes, read_weights
+from orthocl.cli.output import remark, report, say, suggest
+from orthocl.errors import SettingsError, unknown_name
+
+if not HELP_ONLY:
+    from torch import nn
+
+    from orthocl.lab.reporting.certificate_card import certificate_page
+    from orthocl.nets.registry import NETS
+    from orthocl.storage import write_atomically
+    from orthocl.training.audit import audit, read_probes, read_weights
 
 app = App(name="audit", help="What did a fine-tuning lose? Compare weights before and after, of any method.")
 
@@ -38,8 +41,9 @@ def show_audit(
     most_lost: Annotated[
         float | None, Parameter(help="Exit with code 1 if more than this share may be lost.")
     ] = None,
-    json: Annotated[Path | None, Parameter(help="Write the certificate as JSON.")] = None,
-    html: Annotated[Path | None, Parameter(help="Write the certificate as a page.")] = None,
+    out: Annotated[
+        list[Path] | None, Parameter(help="Write the certificate: .json or .html (a page), may be repeated.")
+    ] = None,
 ) -> None:
     """Compare two states of a model on samples of what it could do before.
 
@@ -57,10 +61,11 @@ def show_audit(
         remembered: samples that the method has used.
         confidence: of the upper limits.
         most_lost: the largest upper limit to accept, such as 0.05.
-        json: file to write.
-        html: file to write.
+        out: files to write, .json or .html.
     """
-    for file in (json, html):
+    for file in out or ():
+        if file.suffix not in (".json", ".html"):
+            raise unknown_name("suffix of a certificate", file.suffix or str(file), (".json", ".html"))
         make_folder(file)
     if not 0.5 <= confidence < 1:
         raise SettingsError(f"confidence is a probability of at least 0.5 and below 1, got {confidence}")
@@ -73,8 +78,14 @@ def show_audit(
             probe for path in remembered or [] for probe in read_probes(path, network, remembered=True)
         ]
         found = audit(network, read_weights(before), read_weights(after), probes, confidence=confidence)
-    Console().print(str(found), highlight=False, markup=False, soft_wrap=True)
-    _write(found, json, html)
+    say(str(found))
+    report(**found.to_dict())
+    for file in out or ():
+        text = found.to_json() if file.suffix == ".json" else certificate_page(found.to_dict())
+        write_atomically(file, text.encode())
+        remark(f"wrote {file}")
+    if not out:
+        suggest("the same command with --out certificate.html writes a page")
     limits = [each.lost_at_most for each in found.probes if each.lost_at_most is not None]
     if most_lost is not None and max(limits, default=1.0) > most_lost:
         sys.exit(1)
@@ -85,10 +96,3 @@ def _built(spec: str) -> nn.Module:
     if not isinstance(network, nn.Module):
         raise SettingsError(f"{spec} returned a {type(network).__name__}, not a torch module")
     return network
-
-
-def _write(found: Certificate, json: Path | None, html: Path | None) -> None:
-    if json is not None:
-        write_atomically(json, found.to_json().encode())
-    if html is not None:
-        write_atomically(html, certificate_page(found.to_dict()).encode())

@@ -7,16 +7,18 @@ from pathlib import Path
 from typing import Annotated
 
 from cyclopts import App, Parameter
-from rich import box
-from rich.console import Console
-from rich.table import Table
+from rich.markup import escape
 
+from orthocl.cli.help_only import HELP_ONLY
 from orthocl.cli.options import working
+from orthocl.cli.output import new_table, report, say, show, suggest
 from orthocl.errors import SettingsError
 from orthocl.formatting import counted
-from orthocl.methods import METHODS, Method
-from orthocl.sources import load_file
-from orthocl.testing.conformance import check_method
+
+if not HELP_ONLY:
+    from orthocl.methods import METHODS, Method
+    from orthocl.sources import load_file
+    from orthocl.testing.conformance import check_method
 
 app = App(name="check", help="Run the conformance suite on the methods in a Python file.")
 
@@ -33,34 +35,31 @@ def check(
 
     The exit code is 0 if all pass, 1 if one fails, 2 if the file cannot be used.
     """
-    console = Console()
     failed = 0
     kinds = methods_in(str(method))
     for kind in kinds.values():
-        table = Table(
-            title=f"{kind.name or kind.__name__} ({kind.__name__})", title_justify="left", box=box.SIMPLE
+        table = new_table(
+            "check", "what is checked", "result", title=f"{kind.name or kind.__name__} ({kind.__name__})"
         )
-        table.add_column("check")
-        table.add_column("what is checked")
-        table.add_column("result")
         with working(f"checking {kind.name or kind.__name__}"):
             outcomes = check_method(kind)
         for outcome in outcomes:
             failed += outcome.problem is not None
-            result = "[green]passed" if outcome.problem is None else f"[red]failed: {outcome.problem}"
+            result = "[green]passed" if outcome.problem is None else f"[red]failed: {escape(outcome.problem)}"
             table.add_row(outcome.check, outcome.summary, result)
-        console.print(table)
-    if failed:
-        console.print(f"[red]{counted(failed, 'check')} failed")
-        sys.exit(1)
-    console.print("[green]all checks passed")
+        rows = [
+            {"method": kind.name, "check": each.check, "what": each.summary, "problem": each.problem}
+            for each in outcomes
+        ]
+        show(table, rows)
+    report(failed=failed)
     chosen = " ".join(f"--method {spec}" for spec in kinds)
-    console.print(
-        f"next: orthocl run --stream rotated-mnist-mini {chosen} --method ogd --seed 1",
-        highlight=False,
-        markup=False,
-        soft_wrap=True,
-    )
+    if failed:
+        say(f"{counted(failed, 'check')} failed", "red")
+        suggest(f"mend it, then orthocl check {method}")
+        sys.exit(1)
+    say("all checks passed", "green")
+    suggest(f"orthocl run --stream rotated-mnist-mini {chosen} --method ogd --seed 1")
 
 
 def methods_in(spec: str) -> dict[str, type[Method]]:

@@ -5,26 +5,30 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Literal
 
 import cyclopts
-from rich import box
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextColumn, TimeRemainingColumn
-from rich.table import Table
 
+from orthocl.cli.help_only import HELP_ONLY
 from orthocl.cli.options import working
+from orthocl.cli.output import new_table, remarks, results, say, show, suggest
+from orthocl.cli.output import report as facts
 from orthocl.errors import SettingsError, unknown_name
 from orthocl.formatting import size_text
-from orthocl.nets import AlexNet
-from orthocl.streams.datasets import ENTRIES, data_roots, fetch, status
-from orthocl.streams.datasets.cub200 import find_folder, read_index
-from orthocl.streams.datasets.features import extract_features, read_features
-from orthocl.streams.datasets.fetch import writable_root
-from orthocl.streams.datasets.schema import OnProgress
-from orthocl.streams.datasets.weights import find_weights, read_weights
+
+if not HELP_ONLY:
+    from orthocl.nets import AlexNet
+    from orthocl.streams.datasets import ENTRIES, data_roots, fetch, status
+    from orthocl.streams.datasets.cub200 import find_folder, read_index
+    from orthocl.streams.datasets.features import extract_features, read_features
+    from orthocl.streams.datasets.fetch import writable_root
+    from orthocl.streams.datasets.schema import OnProgress
+    from orthocl.streams.datasets.weights import find_weights, read_weights
 
 app = cyclopts.App(name="data", help="Data sets: show where they are, fetch, prepare.")
 
@@ -40,17 +44,17 @@ COLOURS = {"verified": "green", "unverified": "yellow", "damaged": "red", "missi
 @app.command(name="status")
 def show_status(*, data_root: DataRoot = None) -> None:
     """Show where each data set is, verified or not, with sizes, licences and citations."""
-    console = Console()
-    with console.status("verifying"):
+    console = results()
+    with working("verifying"):
         rows = status(data_root)
-    table = Table("data set", "state", "size", "what", "where", box=box.SIMPLE)
+    table = new_table("data set", "state", "size", "what", "where", right=["size"])
     table.columns[-1].overflow = "fold"
     for row in rows:
         state = f"[{COLOURS[row.state]}]{row.state}[/]"
         detail = "see below" if row.state == "damaged" else row.detail
         where = escape(str(row.where or ""))
         table.add_row(row.name, state, size_text(row.size) if row.size else "", escape(detail), where)
-    console.print(table)
+    show(table, [{**asdict(row), "where": None if row.where is None else str(row.where)} for row in rows])
     for row in rows:
         if row.state == "damaged":
             console.print(f"\n[red]{row.name}[/]: {escape(row.detail)}", highlight=False, soft_wrap=True)
@@ -59,6 +63,8 @@ def show_status(*, data_root: DataRoot = None) -> None:
     for entry in ENTRIES.values():
         console.print(f"\n[bold]{entry.name}[/]: {entry.title}. Licence: {entry.licence}.", highlight=False)
         console.print(f"  Cite: {entry.citation}. {entry.homepage}", highlight=False, soft_wrap=True)
+    missing = [row.name for row in rows if row.state == "missing"]
+    suggest(f"orthocl data fetch {missing[0]}" if missing else "orthocl list streams")
 
 
 @app.command(name="fetch")
@@ -80,17 +86,15 @@ def fetch_data(
     """
     if (name is None) == (experiment is None):
         raise SettingsError("give the name of a data set, or --for and an experiment file")
-    console = Console()
+    console = remarks()
     for each in [name] if name is not None else _needed(experiment, data_root, console):
         start = time.monotonic()
         with _progress(console) as report:
             folder = fetch(each, data_root, report)
         seconds = time.monotonic() - start
-        console.print(
-            f"{each}: complete and verified in {escape(str(folder))} ({seconds:.1f} s)",
-            highlight=False,
-            soft_wrap=True,
-        )
+        say(f"{each}: complete and verified in {folder} ({seconds:.1f} s)")
+        facts(**{each: str(folder)})
+    suggest("orthocl list streams shows what can be made of it")
 
 
 def _needed(experiment: Path | None, data_root: Path | None, console: Console) -> list[str]:
@@ -137,7 +141,7 @@ def prepare(
         raise unknown_name("data set to prepare", name, ["cub200"])
     if batch_size < 1:
         raise SettingsError(f"--batch-size must be at least 1, got {batch_size}")
-    console = Console()
+    console = remarks()
     with working("reading the index and the weights"):
         index = read_index(find_folder(data_root))
         loaded = read_weights(weights or find_weights(data_root))
@@ -154,11 +158,9 @@ def prepare(
             progress=report,
         )
     data = read_features(path)
-    console.print(
-        f"cub200: {len(data.features)} x {data.features.shape[1]} features of {loaded.layer} in {escape(str(path))}",
-        highlight=False,
-        soft_wrap=True,
-    )
+    say(f"cub200: {len(data.features)} x {data.features.shape[1]} features of {loaded.layer} in {path}")
+    facts(cub200=str(path), shape=list(data.features.shape), layer=loaded.layer)
+    suggest("orthocl run --stream cub200 --method sgd --method ogd+ --seed 1 --dry-run")
 
 
 @contextmanager

@@ -9,15 +9,18 @@ from typing import Annotated
 
 from cyclopts import App, Parameter
 from rich.console import Console
-from rich.markup import escape
 
+from orthocl.cli.help_only import HELP_ONLY
 from orthocl.cli.options import SeedOption, SetOption, check_jobs, working
-from orthocl.cli.run import show_results
-from orthocl.lab.experiment.experiment import load_experiment
-from orthocl.lab.laboratory import run_experiment
-from orthocl.lab.reporting.report import write_report
-from orthocl.lab.run.execute import RunOptions
-from orthocl.lab.store.store import Store
+from orthocl.cli.output import remarks, report, say, silent, suggest
+
+if not HELP_ONLY:
+    from orthocl.cli.run import show_results
+    from orthocl.lab.experiment.experiment import load_experiment
+    from orthocl.lab.laboratory import run_experiment
+    from orthocl.lab.reporting.report import write_report
+    from orthocl.lab.run.execute import RunOptions
+    from orthocl.lab.store.store import Store
 
 app = App(name="demo")
 
@@ -37,19 +40,18 @@ def demo(
 
     Nothing is downloaded. An interrupted demonstration resumes where it left off.
     """
-    console = Console()
     at_once = max(1, check_jobs(jobs))
     if fresh:
         shutil.rmtree(out / "store", ignore_errors=True)
     with resources.as_file(resources.files("orthocl.lab") / "demo.toml") as file:
         experiment = load_experiment(file, seeds=seed or (), overrides=set_ or ())
-    console.print(f"[bold]{experiment.name}[/]. {experiment.description}", highlight=False)
+    say(f"{experiment.name}. {experiment.description}")
     results = run_experiment(
         experiment,
         Store(out / "store"),
         jobs=at_once,
         options=RunOptions(keep_weights=False),
-        console=console,
+        console=remarks() if silent() else Console(),
     )
     show_results(results, ())
     with working("drawing the report"):
@@ -62,5 +64,7 @@ def demo(
             store=Store(out / "store"),
             command="orthocl demo",
         )
-    console.print(f"report: {escape(str(page.absolute()))}", highlight=False, soft_wrap=True)
+    say(f"report: {page.absolute()}")
+    report(report=str(page.absolute()))
+    suggest(f"open {page}; then orthocl run --stream rotated-mnist-mini --method sgd --method ogd+ --seed 1")
     return 1 if results.failures else 0

@@ -7,18 +7,25 @@ from collections.abc import Mapping
 from typing import Any
 
 from cyclopts import App
-from rich import box
-from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
+from orthocl.cli.help_only import HELP_ONLY
+from orthocl.cli.output import new_table, show, suggest
 from orthocl.formatting import counted, size_text
-from orthocl.methods import METHODS
-from orthocl.metrics import METRICS
-from orthocl.nets import NETS
-from orthocl.nets.registry import net_defaults
-from orthocl.streams import STREAMS
 
+if not HELP_ONLY:
+    from orthocl.methods import METHODS
+    from orthocl.metrics import METRICS
+    from orthocl.nets import NETS
+    from orthocl.nets.registry import net_defaults
+    from orthocl.streams import STREAMS
+
+NEXT = {
+    "method": "orthocl run --stream rotated-mnist-mini --method sgd --method ogd+ --seed 1",
+    "stream": "orthocl run --stream split-mnist-mini --method sgd --method ogd+ --seed 1",
+    "metric": "orthocl run --stream rotated-mnist-mini --method ogd+ --seed 1 --metric aac --metric forgetting",
+    "net": "orthocl plan mlp --input-shape 1x32x32 --tasks 15",
+}
 BYTES = ("input_cache",)
 """Settings that count bytes."""
 
@@ -70,13 +77,19 @@ def _setting(name: str, value: Any) -> str:
 
 
 def _show(kind: str, entries: Mapping[str, tuple[str, Mapping[str, Any]]]) -> None:
-    table = Table(box=box.SIMPLE)
-    table.add_column(kind, no_wrap=True)
-    table.add_column("what it is")
+    table = new_table(kind, "what it is")
+    table.columns[0].no_wrap = True
     with_settings = any(settings for _, settings in entries.values())
     if with_settings:
         table.add_column("settings and defaults")
     for name, (summary, settings) in entries.items():
         values = ", ".join(_setting(key, value) for key, value in settings.items())
         table.add_row(escape(name), escape(summary), *([escape(values)] if with_settings else []))
-    Console().print(table)
+    show(
+        table,
+        [
+            {kind: name, "what": summary, "settings": dict(settings)}
+            for name, (summary, settings) in entries.items()
+        ],
+    )
+    suggest(NEXT[kind])

@@ -5,14 +5,18 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from cyclopts import Parameter
 from rich.console import Console
 from rich.markup import escape
 from rich.status import Status
 
+from orthocl.cli.output import silent
 from orthocl.errors import SettingsError
+
+TableFormat = Literal["terminal", "markdown", "latex", "csv", "json"]
+"""The formats of `orthocl.lab.reporting.table`."""
 
 DEFAULT_STORE = Path(os.environ.get("ORTHOCL_STORE", "orthocl-store"))
 
@@ -44,7 +48,7 @@ MetricOption = Annotated[
 
 def working(what: str) -> Status:
     """A line on the error stream of a terminal that says what is being done, while a `with` block lasts."""
-    return Console(stderr=True).status(f"{what} ...")
+    return Console(stderr=True, quiet=silent()).status(f"{what} ...")
 
 
 def cores() -> int:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
 from cyclopts import App, Parameter
-from rich import box
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
+from orthocl.cli.help_only import HELP_ONLY
 from orthocl.cli.options import (
     DEFAULT_STORE,
     DataRootOption,
@@ -21,29 +21,33 @@ from orthocl.cli.options import (
     make_folder,
     working,
 )
+from orthocl.cli.output import manners, new_table, remark, remarks, report, results, say, show, suggest
 from orthocl.errors import DataError, OrthoclError, SettingsError, unknown_name
 from orthocl.formatting import counted
-from orthocl.lab import Experiment, RunOptions, RunSettings, Store, run_experiment
-from orthocl.lab.reporting.figure import SUFFIXES, save_figure
-from orthocl.paper.evidence import Evidence, RecordIndex
-from orthocl.paper.items import ITEMS, Item, Scale, find_evidence, get_item, item_runs, make_page
-from orthocl.paper.keep import keep_records
-from orthocl.paper.needs import find_needs
-from orthocl.paper.page import Page, TextFormat
-from orthocl.paper.predictions import (
-    FILE,
-    Prediction,
-    fitting,
-    plain_runs,
-    predict_stream,
-    read_predictions,
-    write_predictions,
-)
-from orthocl.paper.reproduction import Reproduction, update_readme, write_reproduction
-from orthocl.storage import write_atomically
+
+if not HELP_ONLY:
+    from orthocl.lab import Experiment, RunOptions, RunSettings, Store, run_experiment
+    from orthocl.lab.reporting.figure import SUFFIXES, save_figure
+    from orthocl.paper.evidence import Evidence, RecordIndex
+    from orthocl.paper.items import ITEMS, Item, Scale, find_evidence, get_item, item_runs, make_page
+    from orthocl.paper.keep import keep_records
+    from orthocl.paper.needs import find_needs
+    from orthocl.paper.page import Page, TextFormat
+    from orthocl.paper.predictions import (
+        FILE,
+        Prediction,
+        fitting,
+        plain_runs,
+        predict_stream,
+        read_predictions,
+        write_predictions,
+    )
+    from orthocl.paper.reproduction import Reproduction, update_readme, write_reproduction
+    from orthocl.storage import write_atomically
 
 app = App(name="paper", help="Tables and figures of the paper: run them and compare with the published ones.")
 
+ScaleOption = Literal["full", "small"]
 TEXT_SUFFIXES: dict[str, TextFormat] = {".md": "markdown", ".tex": "latex", ".csv": "csv", ".json": "json"}
 Several = Parameter(consume_multiple=True)
 
@@ -55,7 +59,7 @@ def paper(
     stream: Annotated[list[str] | None, Parameter(consume_multiple=True, help="Only these streams.")] = None,
     seeds: Annotated[list[int] | None, Parameter(consume_multiple=True, help="Instead of 1 to 5.")] = None,
     scale: Annotated[
-        Scale, Parameter(help="full: the paper's protocol; small: embedded data, minutes.")
+        ScaleOption, Parameter(help="full: the paper's protocol; small: embedded data, minutes.")
     ] = "full",
     jobs: Annotated[
         int | None, Parameter(help="Runs at a time; all cores by default; 0: in this process.")
@@ -122,7 +126,8 @@ def _ensure(
     with working("looking at the data, timing a few steps of what is not there"):
         needed = find_needs(evidence, store, data_root, timed=run or dry_run)
     for line in needed.lines(jobs):
-        Console(stderr=True).print(escape(line), highlight=False, soft_wrap=True)
+        remark(line)
+    report(needs=list(needed.lines(jobs)))
     if not making:
         return True
     made = _make(needed.possible, experiment, store, jobs, data_root)
@@ -142,23 +147,25 @@ def keep(
     runs = None if item is None else item_runs(get_item(item)).runs
     with working("reading the store"):
         kept = keep_records(Store(store), Store(into), runs)
-    Console().print(
-        f"{counted(len(kept.new), 'record')} copied to {into}, {len(kept.known)} were there", highlight=False
-    )
+    say(f"{counted(len(kept.new), 'record')} copied to {into}, {len(kept.known)} were there")
+    report(copied=len(kept.new), known=len(kept.known), into=str(into))
+    suggest("orthocl paper reproduction")
 
 
 @app.command
 def predictions(
     *,
     store: Annotated[Path, Parameter(help="Where they are kept, next to the records.")] = Path("results"),
-    scale: Annotated[Scale, Parameter(help="full or small, as for the items.")] = "full",
+    scale: Annotated[ScaleOption, Parameter(help="full or small, as for the items.")] = "full",
     data_root: DataRootOption = None,
 ) -> None:
     """Compute the theory's numbers of the streams, for `orthocl paper theory`; existing ones are kept."""
     runs = item_runs(get_item("theory"), scale, seeds=[1]).runs
     shelf = Store(store)
     found = _predictions(Evidence(runs), shelf, scale, data_root, compute=True)
-    Console().print(f"predictions in {store}: {', '.join(sorted(found)) or 'none'}", highlight=False)
+    say(f"predictions in {store}: {', '.join(sorted(found)) or 'none'}")
+    report(predictions=sorted(found), store=str(store))
+    suggest(f"orthocl paper theory --store {store} --no-run")
 
 
 @app.command
@@ -175,9 +182,9 @@ def reproduction(
         paths = write_reproduction(Store(store), out, figures)
         if readme is not None:
             update_readme(readme, Reproduction(Store(store)).glance())
-    Console(stderr=True).print(
-        f"{out} and {counted(len(paths) - 1, 'figure')}", highlight=False, soft_wrap=True
-    )
+    remark(f"{out} and {counted(len(paths) - 1, 'figure')}")
+    report(files=[str(path) for path in paths])
+    suggest(f"read {out}")
 
 
 def _experiment(
@@ -197,7 +204,9 @@ def _make(
     if not runs:
         return True
     options = RunOptions(keep_weights=False, data_root=None if data_root is None else str(data_root))
-    results = run_experiment(Experiment(experiment.name, tuple(runs)), store, jobs=jobs, options=options)
+    results = run_experiment(
+        Experiment(experiment.name, tuple(runs)), store, jobs=jobs, options=options, console=remarks()
+    )
     if any(outcome.status == "interrupted" for outcome in results.outcomes):
         raise KeyboardInterrupt
     errors = Console(stderr=True)
@@ -228,8 +237,10 @@ def _predictions(
 
 
 def _show(page: Page, table: str, places: Sequence[Path], scale: Scale) -> None:
-    if table == "terminal":
-        console = Console()
+    if manners().json:
+        report(page=json.loads(page.render("json")))
+    elif table == "terminal":
+        console = results()
         console.print(page.rich())
         if scale == "small":
             console.print(
@@ -249,7 +260,9 @@ def _show(page: Page, table: str, places: Sequence[Path], scale: Scale) -> None:
             )
         else:
             save_figure(page.draw(), path)
-        Console(stderr=True).print(f"wrote {escape(str(path))}", highlight=False, soft_wrap=True)
+        remark(f"wrote {path}")
+    if not places:
+        suggest(f"orthocl paper {page.name} --out {page.name}.tex writes it; see also orthocl paper")
 
 
 def _text_format(name: str) -> TextFormat:
@@ -263,15 +276,10 @@ def _checked(path: Path) -> Path:
 
 
 def _list() -> None:
-    table = Table(box=box.SIMPLE)
-    for name in ("item", "what it shows", "experiments"):
-        table.add_column(name)
+    table = new_table("item", "what it shows", "experiments")
     for item in ITEMS.values():
         files = ", ".join(f"{name}.toml" for name in item.experiments)
         streams = f" ({', '.join(item.streams)})" if item.streams else ""
         table.add_row(item.name, f"{item.summary}{streams}", files or "none needed")
-    console = Console()
-    console.print(table)
-    console.print(
-        "One of them: orthocl paper table-2. All of them, from kept records: orthocl paper reproduction."
-    )
+    show(table)
+    suggest("orthocl paper table-2 --scale small; all of them, from kept records: orthocl paper reproduction")

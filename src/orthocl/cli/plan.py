@@ -5,23 +5,28 @@ from __future__ import annotations
 import math
 import re
 import sys
+from dataclasses import asdict
 from typing import Annotated, Literal
 
-import torch
 from cyclopts import App, Parameter
-from rich import box
-from rich.console import Console
-from rich.table import Table
-from torch import nn
 
-from orthocl.checking import check_value
-from orthocl.cli.known_networks import KNOWN, without_numbers
+from orthocl.cli.help_only import HELP_ONLY
 from orthocl.cli.options import YesOption, agree, working
+from orthocl.cli.output import new_table, report, results, say, show, suggest
 from orthocl.errors import SettingsError
-from orthocl.formatting import counted, size_text
-from orthocl.nets import make_net
-from orthocl.tangents.planner import Plan, plan
-from orthocl.tangents.price_list import price_list
+from orthocl.formatting import size_text
+
+if not HELP_ONLY:
+    import torch
+    from torch import nn
+
+    from orthocl.checking import check_value
+    from orthocl.cli.known_networks import KNOWN, without_numbers
+    from orthocl.nets import make_net
+    from orthocl.tangents.plan_text import headline, madds_text
+    from orthocl.tangents.planner import Plan, plan
+    from orthocl.tangents.price_list import price_list
+    from orthocl.tangents.verdict import PlainStep, moment_text, plain_step, times_plain, verdict
 
 app = App(name="plan", help="Bytes and multiply-adds of a memory, before training.")
 UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
@@ -54,6 +59,7 @@ def show_plan(
     budget: Annotated[str | None, Parameter(help="Memory you can spend, such as 2GB.")] = None,
     samples_per_task: int | None = None,
     energy: float = 1.0,
+    timed: Annotated[bool, Parameter(name="--time", help="Time plain steps on this machine.")] = True,
     table: Annotated[bool, Parameter(help="Price well-known networks instead.", negative="")] = False,
     yes: YesOption = False,
 ) -> None:
@@ -80,11 +86,12 @@ def show_plan(
         budget: bytes that may be used.
         samples_per_task: training samples of a task, to price the cached input kernel.
         energy: share of the tangents' energy to keep; 1.0 is exact.
+        timed: time three steps of plain SGD, to say how long a protected one takes.
         table: price well-known networks instead.
         yes: do not ask before something of an unlikely size.
     """
     if table:
-        print_table(Console(), CARD if budget is None else parse_size(budget), batch_size)
+        print_table(CARD if budget is None else parse_size(budget), batch_size)
         return
     if network is None or input_shape is None or tasks is None:
         raise SettingsError(
@@ -116,8 +123,16 @@ def show_plan(
             samples_per_task=samples_per_task,
             energy=energy,
         )
-    console = Console()
-    print_plan(console, found)
+        plain = plain_step(model, torch.zeros(1, *shape), batch_size, timed=timed)
+    print_plan(found, plain)
+    report(
+        **asdict(found),
+        choice=found.choice,
+        plain_step=asdict(plain),
+        times_plain=times_plain(found, plain),
+        verdict=verdict(found, plain),
+        advice=found.advice(),
+    )
     if found.advice():
         sys.exit(1)
 
@@ -153,17 +168,21 @@ def parse_size(text: str) -> int:
     return int(float(number) * UNITS[unit])
 
 
-def print_table(console: Console, card: int, batch_size: int) -> None:
+def print_table(card: int, batch_size: int) -> None:
     """Prices of well-known networks, from their shapes."""
-    names = Table(
-        *("network", "protected", "way", f"{TANGENTS:,} tangents"),
-        *("multiply-adds a step", f"tangents in {size_text(card)}"),
-        box=box.SIMPLE,
+    numbers = (
+        "protected",
+        f"{TANGENTS:,} tangents",
+        "multiply-adds a step",
+        f"tangents in {size_text(card)}",
     )
+    names = new_table("network", numbers[0], "way", *numbers[1:], right=numbers)
+    rows = []
     for name in KNOWN:
         model, example = without_numbers(name)
         weights = sum(p.numel() for p in model.parameters() if p.requires_grad)
         found = price_list(model, example, rows=TANGENTS, card=card, batch_size=batch_size)
+        rows += [{"network": name, "weights": weights, **asdict(price)} for price in found]
         for place, price in enumerate(found):
             names.add_row(
                 name if place == 0 else "",
@@ -173,40 +192,42 @@ def print_table(console: Console, card: int, batch_size: int) -> None:
                 f"{price.madds / 1e9:,.1f} G",
                 "all" if price.most is None else f"{price.most:,}",
             )
-    console.print(names)
-    console.print(
-        "\nSizes of bases (energy below 1, GPM) are estimates, good to a factor of a few; everything else is exact.",
-        highlight=False,
+    show(names, rows)
+    say(
+        "Sizes of bases (energy below 1, GPM) are estimates, good to a factor of a few; everything else is exact."
     )
+    suggest("orthocl plan my_model.py:build --input-shape 3x32x32 --tasks 10")
 
 
-def print_plan(console: Console, found: Plan) -> None:
+def print_plan(found: Plan, plain: PlainStep) -> None:
     """Tables for people."""
-    console.print(
-        f"{counted(found.rows, 'tangent')} of {found.parameters:,} weights "
-        f"({counted(found.tasks, 'task')} x {counted(found.memory_per_task, 'sample')} x {found.rows_per_sample}), "
-        f"batches of {found.batch_size}",
-        highlight=False,
+    console = results()
+    say(headline(found))
+    layers = new_table(
+        "layer", "weights", "stored as", "bytes a row", "step", right=["weights", "bytes a row"]
     )
-    layers = Table("layer", "weights", "stored as", "bytes a row", "step", box=box.SIMPLE)
     for layer in found.layers:
         step = "adapter" if layer.adapted else "moved directly" + ", by output" * layer.sorted
         layers.add_row(layer.name, f"{layer.parameters:,}", layer.kind, size_text(layer.bytes_per_row), step)
     console.print(layers)
-    console.print()
-    ways = Table("way", "memory", "multiply-adds a step", "what it is", box=box.SIMPLE)
+    numbers = ("memory", "multiply-adds a step", "x SGD")
+    ways = new_table("way", *numbers, "what it is", right=numbers)
+    seconds = "" if plain.seconds is None else f", {moment_text(plain.seconds)} measured here"
+    ways.add_row("plain", "", madds_text(plain.madds), "1", f"SGD alone{seconds}")
     for path, cost in found.costs.items():
         mark = "[bold green]" if path == found.choice else ""
-        ways.add_row(
-            f"{mark}{path}", f"{mark}{size_text(cost.nbytes)}", f"{mark}{cost.madds / 1e6:,.1f} M", WHAT[path]
-        )
+        times = 1 + cost.madds / max(plain.madds, 1)
+        cells = (path, size_text(cost.nbytes), madds_text(plain.madds + cost.madds), f"{times:.3g}")
+        ways.add_row(*(f"{mark}{cell}" for cell in cells), WHAT[path])
     console.print(ways)
+    for line in verdict(found, plain):
+        say(line)
     if found.cache_bytes:
-        verdict = "fits" if found.caches else "does not fit the budget"
+        room = "fits" if found.caches else "does not fit the budget"
         console.print(
             f"\nCaching the first layer's input kernel for a whole task would take {size_text(found.cache_bytes)} more "
             "(of disk instead, with ORTHOCL_SCRATCH set to a folder) and save "
-            f"{found.cache_saves / 1e6:,.1f} M multiply-adds a step: {verdict}.",
+            f"{found.cache_saves / 1e6:,.1f} M multiply-adds a step: {room}.",
             highlight=False,
         )
     if found.error_mean is not None:
@@ -216,3 +237,4 @@ def print_plan(console: Console, found: Plan) -> None:
         )
     for number, line in enumerate(found.advice()):
         console.print(f"[red]Nothing fits: {line}[/]" if number == 0 else f"  - {line}", highlight=False)
+    suggest("orthocl.attach(orthocl.OGDPlus(memory_per_task=...), model, optimizer) in your loop")

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from orthocl.cli.help_only import HELP_ONLY
 from orthocl.cli.options import warn
-from orthocl.lab.store.record import Record
-from orthocl.lab.store.store import Damage, Store
+
+if not HELP_ONLY:
+    from orthocl.lab.store.record import Record
+    from orthocl.lab.store.store import Damage, Store
 
 
 def readable_records(store: Store) -> list[Record]:

@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Annotated
 
 from cyclopts import App, Parameter
-from rich.console import Console
-from rich.markup import escape
 
+from orthocl.cli.help_only import HELP_ONLY
 from orthocl.cli.options import (
     DEFAULT_STORE,
     DataRootOption,
@@ -22,17 +21,21 @@ from orthocl.cli.options import (
     warn,
     working,
 )
+from orthocl.cli.output import remark, suggest
+from orthocl.cli.output import report as facts
 from orthocl.cli.records import readable_records
 from orthocl.errors import SettingsError, StoreError
 from orthocl.formatting import counted
-from orthocl.lab.experiment.experiment import load_experiment
-from orthocl.lab.experiment.settings import RunSettings
-from orthocl.lab.reporting.chosen_runs import chosen
-from orthocl.lab.reporting.figure import check_suffix, make_figure, save_figure
-from orthocl.lab.reporting.report import write_report
-from orthocl.lab.run.execute import identify
-from orthocl.lab.store.record import Record
-from orthocl.lab.store.store import Store
+
+if not HELP_ONLY:
+    from orthocl.lab.experiment.experiment import load_experiment
+    from orthocl.lab.experiment.settings import RunSettings
+    from orthocl.lab.reporting.chosen_runs import chosen
+    from orthocl.lab.reporting.figure import check_suffix, make_figure, save_figure
+    from orthocl.lab.reporting.report import write_report
+    from orthocl.lab.run.execute import identify
+    from orthocl.lab.store.record import Record
+    from orthocl.lab.store.store import Store
 
 app = App(name="report")
 
@@ -103,8 +106,11 @@ def report(
                 store=opened,
                 command=command,
             )
-    Console(stderr=True).print(
-        f"{counted(len(pairs), 'run')} to {escape(str(path))}", highlight=False, soft_wrap=True
+    remark(f"{counted(len(pairs), 'run')} to {path}")
+    facts(runs=len(pairs), **{"report" if figure is None else "figure": str(path)})
+    suggest(
+        f"open {path}"
+        + (f"; orthocl view {file or ''}".rstrip() + " shows it live" if figure is None else "")
     )
 
 

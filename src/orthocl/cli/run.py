@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from cyclopts import App, Parameter
-from rich import box
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
+from orthocl.cli.help_only import HELP_ONLY
 from orthocl.cli.options import (
     DEFAULT_STORE,
     DataRootOption,
@@ -22,24 +21,30 @@ from orthocl.cli.options import (
     SeedOption,
     SetOption,
     StoreOption,
+    TableFormat,
     YesOption,
     agree,
     check_jobs,
     make_folder,
     working,
 )
+from orthocl.cli.output import manners, new_table, remark, remarks, show, suggest
+from orthocl.cli.output import report as facts
+from orthocl.cli.output import results as show_on
 from orthocl.errors import SettingsError, UnlikelyError
 from orthocl.formatting import counted, time_text
-from orthocl.lab.executors.local import threads_per_run
-from orthocl.lab.executors.process import start_seconds
-from orthocl.lab.experiment.experiment import Experiment, load_experiment, make_experiment
-from orthocl.lab.forecast import Forecast, forecast
-from orthocl.lab.laboratory import Results, run_experiment
-from orthocl.lab.reporting.identical import identical_seeds
-from orthocl.lab.reporting.report import write_report
-from orthocl.lab.reporting.table import Format, make_table
-from orthocl.lab.run.execute import RunOptions
-from orthocl.lab.store.store import Store
+
+if not HELP_ONLY:
+    from orthocl.lab.executors.local import threads_per_run
+    from orthocl.lab.executors.process import start_seconds
+    from orthocl.lab.experiment.experiment import Experiment, load_experiment, make_experiment
+    from orthocl.lab.forecast import Forecast, forecast
+    from orthocl.lab.laboratory import Results, run_experiment
+    from orthocl.lab.reporting.identical import identical_seeds
+    from orthocl.lab.reporting.report import write_report
+    from orthocl.lab.reporting.table import make_table
+    from orthocl.lab.run.execute import RunOptions
+    from orthocl.lab.store.store import Store
 
 app = App(name="run")
 
@@ -64,7 +69,7 @@ def run(
     ] = None,
     dry_run: Annotated[bool, Parameter(negative="", help="Show what would run, and for how long.")] = False,
     metric: MetricOption = None,
-    table: Annotated[Format, Parameter(name="--table", help="Format of the table.")] = "terminal",
+    table: Annotated[TableFormat, Parameter(name="--table", help="Format of the table.")] = "terminal",
     report: Annotated[Path | None, Parameter(help="Write an HTML report to this file.")] = None,
     tracker: Annotated[
         list[str] | None, Parameter(help="Report to tensorboard, wandb or mlflow, may be repeated.")
@@ -115,6 +120,7 @@ def run(
         backend=backend,
         backend_settings=backend_options(backend_set),
         options=options,
+        console=remarks(),
     )
     show_results(results, metric or experiment.metrics, table)
     if report is not None and results.pairs:
@@ -129,7 +135,9 @@ def run(
                 store=Store(store),
                 command=_again(file, report),
             )
-        Console(stderr=True).print(f"report: {escape(str(path))}", highlight=False, soft_wrap=True)
+        remark(f"report: {path}")
+        facts(report=str(path))
+    suggest(_next(file, report, results, store))
     if any(outcome.status == "interrupted" for outcome in results.outcomes):
         raise KeyboardInterrupt  # runs received a Ctrl-C that this process missed
     return 1 if results.failures else 0
@@ -178,6 +186,17 @@ def sized(read: Callable[[bool], Experiment], yes: bool) -> Experiment:
     return read(True)
 
 
+def _next(file: Path | None, report: Path | None, results: Results, store: Path) -> str:
+    """What somebody would do after this experiment."""
+    place = "" if store == DEFAULT_STORE else f" --store {shlex.quote(str(store))}"
+    if results.failures or not results.pairs:
+        return f"orthocl runs list{place} shows what failed; the same command tries again"
+    if report is not None:
+        return f"open {report}"
+    what = "" if file is None else f" {shlex.quote(str(file))}"
+    return f"orthocl report{what}{place} makes a page of it; orthocl runs list{place}"
+
+
 def _again(file: Path | None, report: Path) -> str:
     """The command that makes the same report from the experiment's file."""
     return "" if file is None else f"orthocl run {shlex.quote(file.name)} --report {shlex.quote(report.name)}"
@@ -202,11 +221,11 @@ def show_results(
     kind: Literal["terminal", "markdown", "latex", "csv", "json"] = "terminal",
 ) -> None:
     """Print the table, then what is missing from it and why."""
-    console, errors = Console(), Console(stderr=True)
+    errors = Console(stderr=True)
     if results.pairs:
         made = make_table(results.pairs, metrics)
-        if kind == "terminal":
-            console.print(made.rich())
+        if kind == "terminal" or manners().json:
+            show(made.rich(), made.to_values())
         else:
             print(made.render(kind))
         for row in made.rows:
@@ -217,21 +236,20 @@ def show_results(
                 errors.print(text, highlight=False, soft_wrap=True)
     for warning in identical_seeds(results.pairs):
         errors.print(f"[yellow]warning[/] {escape(warning)}", highlight=False, soft_wrap=True)
+    facts(failures=[{"run": each.settings.label, "reason": each.reason} for each in results.failures])
     for failure in results.failures:
         text = f"[red]failed[/] {escape(failure.settings.label)}: {escape(failure.reason)}"
         errors.print(text, highlight=False, soft_wrap=True)
 
 
 def _show_plan(experiment: Experiment, store: Store, options: RunOptions, jobs: int, backend: str) -> None:
-    console = Console()
-    with console.status("looking at the store, and timing a few steps of what is not there"):
+    console = show_on()
+    with working("looking at the store, and timing a few steps of what is not there"):
         plans = forecast(experiment.runs, store, options)
         start = 0.0
         if backend == "local" and any(plan.seconds for plan in plans):
             start = start_seconds()  # as long as this command takes to start
-    table = Table(box=box.SIMPLE)
-    for name in ("stream", "method", "seed", "state"):
-        table.add_column(name)
+    table = new_table("stream", "method", "seed", "state")
     for name in ("about", "between"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("median of")
@@ -246,7 +264,7 @@ def _show_plan(experiment: Experiment, store: Store, options: RunOptions, jobs: 
             f"{time_text(plan.low)} and {time_text(plan.high)}" if plan.seconds else "",
             _basis(plan),
         )
-    console.print(table)
+    show(table, [_plan_row(plan) for plan in plans])
     for note in dict.fromkeys(plan.note for plan in plans if plan.note):
         console.print(f"[yellow]note:[/] {escape(note)}", highlight=False, soft_wrap=True)
     count = Counter(plan.state or "no data" for plan in plans)
@@ -255,6 +273,21 @@ def _show_plan(experiment: Experiment, store: Store, options: RunOptions, jobs: 
         f"{counted(len(plans), 'run')}: {parts}. {_time_needed(plans, start, max(1, jobs), backend)}",
         highlight=False,
     )
+    suggest("the same command without --dry-run")
+
+
+def _plan_row(plan: Forecast) -> dict[str, object]:
+    settings = plan.settings
+    return {
+        "stream": settings.stream_label,
+        "method": settings.method_label,
+        "seed": settings.seed,
+        "state": plan.state or "no data",
+        "seconds": plan.seconds,
+        "low": plan.low,
+        "high": plan.high,
+        "note": plan.note,
+    }
 
 
 def _basis(plan: Forecast) -> str:

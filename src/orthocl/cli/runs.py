@@ -5,37 +5,42 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Iterator, Sequence
-from fnmatch import fnmatchcase
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 from cyclopts import App, Parameter
 from rich import box
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from orthocl.cli.help_only import HELP_ONLY
 from orthocl.cli.options import (
     DEFAULT_STORE,
     MetricOption,
     StoreOption,
+    TableFormat,
     make_folder,
     warn,
     working,
 )
+from orthocl.cli.output import manners, new_table, remark, report, results, say, show, suggest
 from orthocl.cli.records import readable_records
+from orthocl.cli.runs_list import find_lines, lines_text
 from orthocl.errors import SettingsError, StoreError, unknown_name
-from orthocl.formatting import counted, plain_text, time_text
-from orthocl.lab.experiment.grid import flat
-from orthocl.lab.reporting.escaping import csv_text
-from orthocl.lab.reporting.table import DEFAULT_METRICS, Cell, Format, make_table, title
-from orthocl.lab.run.forecasts import read_forecasts
-from orthocl.lab.store import doctor as doctors
-from orthocl.lab.store.record import Record
-from orthocl.lab.store.store import Store
-from orthocl.metrics import METRICS
-from orthocl.storage import write_atomically
+from orthocl.formatting import counted
+
+if not HELP_ONLY:
+    from orthocl.checking import check_value
+    from orthocl.lab.experiment.grid import flat
+    from orthocl.lab.reporting.escaping import csv_text
+    from orthocl.lab.reporting.table import DEFAULT_METRICS, Cell, make_table, title
+    from orthocl.lab.run.forecasts import read_forecasts
+    from orthocl.lab.store import doctor as doctors
+    from orthocl.lab.store.record import Record
+    from orthocl.lab.store.store import Store
+    from orthocl.metrics import METRICS
+    from orthocl.storage import write_atomically
 
 app = App(name="runs", help="Records of finished runs: list, show, compare, export, remove, check.")
 
@@ -44,44 +49,34 @@ Ids = Annotated[list[str], Parameter(help="Run ids, or their first letters.")]
 
 
 @app.command(name="list")
-def list_runs(*, stream: Filter = "*", method: Filter = "*", store: StoreOption = DEFAULT_STORE) -> None:
-    """List all runs with their state. Damaged ones are listed too: see `orthocl runs doctor`."""
+def list_runs(
+    *,
+    stream: Filter = "*",
+    method: Filter = "*",
+    last: Annotated[int | None, Parameter(help="Only this many runs, the newest.")] = None,
+    store: StoreOption = DEFAULT_STORE,
+) -> None:
+    """List all runs by date, the newest last, with the settings in which runs of the same method differ.
+
+    Streams and methods have the names that tables print. Damaged runs are listed too: see `orthocl runs doctor`.
+    """
     opened = Store(store)
+    if last is not None:
+        check_value("--last", last, int, 1)
     with working("reading the store"):
-        rows = [row for row in _rows(opened) if fnmatchcase(row[1], stream) and fnmatchcase(row[2], method)]
-    if not rows:
-        Console().print(f"no such runs in {escape(str(opened.directory))}", highlight=False, soft_wrap=True)
+        lines = find_lines(opened, stream, method, last)
+    report(rows=[line.values() for line in lines])
+    if not lines:
+        say(f"no such runs in {opened.directory}")
+        suggest("orthocl run --stream rotated-mnist-mini --method sgd --method ogd+ --seed 1")
         return
-    # Plain text, not a table of rich: ten thousand lines should take a moment, and go through grep unharmed.
-    heads = ["id", "stream", "method", "seed", "state", "AAC %", "time"]
-    widths = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
-    for row in [heads, *rows]:
-        cells = [
-            cell.rjust(width) if place > 4 else cell.ljust(width)
-            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ]
-        print("  ".join(cells).rstrip())
-    damaged = sum(row[4] == "damaged" for row in rows)
+    if not manners().json:
+        for text in lines_text(lines):
+            print(text)
+    damaged = sum(line.state == "damaged" for line in lines)
     if damaged:
         warn(f"{counted(damaged, 'run')} damaged: `orthocl runs doctor` says why, and what to do")
-
-
-def _rows(store: Store) -> Iterator[list[str]]:
-    """The cells of `runs list`, one line per run."""
-    summaries = {line.id: line for line in store.index()}
-    for run in store.ids():
-        line = summaries.get(run)
-        if line is not None:
-            aac = "" if line.aac is None else f"{100 * line.aac:.2f}"
-            seconds = "" if line.seconds is None else time_text(line.seconds)
-            row = [line.stream, line.method, str(line.seed), line.status, aac, seconds]
-        else:
-            try:
-                settings, state = store.settings(run), str(store.state(run))
-                row = [settings.stream.name, settings.method.name, str(settings.seed), state, "", ""]
-            except StoreError:
-                row = ["?", "?", "?", "damaged", "", ""]
-        yield [run[:8], *map(plain_text, row)]
+    suggest(f"orthocl runs show {lines[-1].id[:8]}, or orthocl report")
 
 
 @app.command
@@ -105,30 +100,34 @@ def doctor(
     with working("reading every file of the store"):
         damages = doctors.examine(opened)
     for damage in damages:
-        print(f"{damage.path}: {damage.reason}")
+        say(f"{damage.path}: {damage.reason}")
+    report(damaged=[{"path": str(each.path), "reason": each.reason} for each in damages])
     moved = doctors.quarantine(opened, damages) if quarantine else []
     with working("rebuilding the index"):
         records = opened.index(rebuild=True)
     for path in moved:
-        print(f"moved to {path}")
+        say(f"moved to {path}")
     good = sum(line.status != "damaged" for line in records)
     text = f"{counted(good, 'good record')}, {counted(len(damages), 'damaged file')}"
     advice = "; move them away with --quarantine" if damages and not quarantine else ""
-    warn(f"{text}{advice}")
+    report(good=good, moved=[str(path) for path in moved])
+    remark(f"{text}{advice}")
+    suggest("orthocl runs doctor --quarantine" if damages and not quarantine else "orthocl runs list")
     return 1 if damages and not quarantine else 0
 
 
-@app.command
-def show(
+@app.command(name="show")
+def show_run(
     run: Annotated[str, Parameter(help="Run id, or its first letters.")],
     *,
     store: StoreOption = DEFAULT_STORE,
 ) -> None:
     """Show everything about a run: settings, metrics, accuracies, monitors, timings, machine."""
-    console, opened = Console(), Store(store)
+    console, opened = results(), Store(store)
     run = opened.find(run)
     record = opened.record(run)
     if record is None:
+        report(id=run, state=str(opened.state(run)), settings=opened.settings(run).to_dict())
         console.print(f"run {run} is {opened.state(run)}", highlight=False)
         console.print_json(json.dumps(opened.settings(run).to_dict()))
         failure = opened.failure(run)
@@ -136,6 +135,7 @@ def show(
             lines = [f"[red]{escape(failure['reason'])}[/]", *map(escape, failure["traceback"])]
             console.print("\n".join(lines), highlight=False)
         return
+    report(**json.loads(record.to_json()))
     console.print(f"[bold]{escape(record.settings.label)}[/]  {run}  {record.status}", highlight=False)
     if record.reason:
         console.print(escape(record.reason), highlight=False)
@@ -153,31 +153,43 @@ def show(
         console.print(f"  {key} = {value}", highlight=False)
     console.print_json(json.dumps(dict(record.provenance)))
     console.print(f"result hash {record.result_hash}", highlight=False)
+    suggest(f"orthocl runs compare {run[:8]} ANOTHER, or orthocl report")
 
 
 @app.command
 def compare(
-    runs: Ids, *, metric: MetricOption = None, table: Format = "terminal", store: StoreOption = DEFAULT_STORE
+    runs: Ids,
+    *,
+    metric: MetricOption = None,
+    table: TableFormat = "terminal",
+    store: StoreOption = DEFAULT_STORE,
 ) -> None:
     """Compare runs: what differs in their settings, and their metrics."""
-    console, opened = Console(), Store(store)
+    opened = Store(store)
     records = [_finished(opened, run) for run in runs]
     settings = [flat(record.settings.to_dict()) for record in records]
     keys = list(dict.fromkeys(key for values in settings for key in values))
     differing = [key for key in keys if len({str(values.get(key)) for values in settings}) > 1]
-    if table != "terminal":
+    if table != "terminal" and not manners().json:
         print(make_table([(r.settings, r) for r in records], metric or ()).render(table))
         return
-    shown = Table(box=box.SIMPLE)
-    shown.add_column("")
-    for record in records:
-        shown.add_column(record.id[:8], justify="right")
+    ids = [record.id[:8] for record in records]
+    shown = new_table("", *ids, right=ids)
     for key in differing:
         shown.add_row(key, *(str(values.get(key, "")) for values in settings))
     shown.add_section()
     for name in metric or DEFAULT_METRICS:
         shown.add_row(title(name), *(Cell(name, (record.metric(name),)).text() for record in records))
-    console.print(shown)
+    rows = [
+        {
+            "id": record.id,
+            "settings": {key: values.get(key) for key in differing},
+            "metrics": {name: record.metric(name) for name in metric or DEFAULT_METRICS},
+        }
+        for record, values in zip(records, settings, strict=True)
+    ]
+    show(shown, rows)
+    suggest(f"orthocl runs show {ids[0]}")
 
 
 @app.command
@@ -201,9 +213,9 @@ def export(
         write_atomically(file, _csv([_export_row(record) for record in records]).encode())
     else:
         write_atomically(file, _parquet([_export_row(record) for record in records]))
-    Console(stderr=True).print(
-        f"{counted(len(records), 'record')} to {escape(str(file))}", highlight=False, soft_wrap=True
-    )
+    remark(f"{counted(len(records), 'record')} to {file}")
+    report(records=len(records), file=str(file))
+    suggest("orthocl report makes a page of the same runs")
 
 
 @app.command
@@ -228,7 +240,9 @@ def rm(
         raise SettingsError("say which runs to remove: ids, --failed or --unfinished")
     for run in dict.fromkeys(chosen):
         opened.remove(run)
-    Console(stderr=True).print(f"removed {counted(len(dict.fromkeys(chosen)), 'run')}", highlight=False)
+    remark(f"removed {counted(len(dict.fromkeys(chosen)), 'run')}")
+    report(removed=list(dict.fromkeys(chosen)))
+    suggest("orthocl runs list")
 
 
 def _finished(store: Store, prefix: str) -> Record:

@@ -7,11 +7,9 @@ from pathlib import Path
 from typing import Annotated
 
 from cyclopts import App, Parameter
-from rich import box
-from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
+from orthocl.cli.help_only import HELP_ONLY
 from orthocl.cli.options import (
     DEFAULT_STORE,
     DataRootOption,
@@ -24,24 +22,27 @@ from orthocl.cli.options import (
     make_folder,
     working,
 )
+from orthocl.cli.output import new_table, remarks, report, results, say, show, suggest
 from orthocl.cli.run import backend_options, sized
 from orthocl.formatting import counted
-from orthocl.lab.experiment.experiment import Experiment, load_experiment
-from orthocl.lab.laboratory import Results, run_experiment
-from orthocl.lab.reporting.figure import check_suffix, save_figure
-from orthocl.lab.run.execute import RunOptions
-from orthocl.lab.search.search import (
-    SearchGroup,
-    SearchResult,
-    SearchSettings,
-    Trial,
-    find_groups,
-    run_search,
-    toml_text,
-)
-from orthocl.lab.search.sensitivity import sensitivity_figure
-from orthocl.lab.store.store import Store
-from orthocl.storage import write_atomically
+
+if not HELP_ONLY:
+    from orthocl.lab.experiment.experiment import Experiment, load_experiment
+    from orthocl.lab.laboratory import Results, run_experiment
+    from orthocl.lab.reporting.figure import check_suffix, save_figure
+    from orthocl.lab.run.execute import RunOptions
+    from orthocl.lab.search.search import (
+        SearchGroup,
+        SearchResult,
+        SearchSettings,
+        Trial,
+        find_groups,
+        run_search,
+        toml_text,
+    )
+    from orthocl.lab.search.sensitivity import sensitivity_figure
+    from orthocl.lab.store.store import Store
+    from orthocl.storage import write_atomically
 
 app = App(name="search")
 SHOWN = 10
@@ -118,46 +119,68 @@ def search(
             backend=backend,
             backend_settings=backend_settings,
             options=how,
+            console=remarks(),
         )
 
     result = run_search(experiment, Store(store), settings=settings, options=options, make=make)
     for group in result.groups:
         _show(result, group)
-    Console().print(result.to_toml(), markup=False, highlight=False)
+    say(result.to_toml())
+    report(best=result.to_toml())
     if best is not None:
         write_atomically(best, result.to_toml().encode())
     if plot is not None:
         with working("drawing"):
             save_figure(sensitivity_figure(result), plot)
+    saved = best or Path("best.toml")
+    suggest(
+        f"orthocl run {saved}"
+        if best is not None
+        else f"the same command with --best {saved} keeps the settings"
+    )
     return 1 if any(result.best(group) is None for group in result.groups) else 0
 
 
 def _show_grids(groups: list[SearchGroup], settings: SearchSettings) -> None:
-    table = Table("stream", "method", "axis", "values", box=box.SIMPLE)
+    table = new_table("stream", "method", "axis", "values")
     for group in groups:
         for number, (axis, values) in enumerate(group.axes.items()):
             names = (escape(group.stream), escape(group.method)) if number == 0 else ("", "")
             table.add_row(*names, axis, ", ".join(map(toml_text, values)))
-    console = Console()
-    console.print(table)
+    rows = [
+        {"stream": group.stream, "method": group.method, "axis": axis, "values": list(values)}
+        for group in groups
+        for axis, values in group.axes.items()
+    ]
+    show(table, rows)
     count = sum(len(trial.runs) for group in groups for trial in group.trials)
     *early, last = settings.after or (0,)
     points = ", ".join([*map(str, early), counted(last, "task")])
     cuts = f", cut after {points}" if settings.after else ""
-    console.print(f"{counted(count, 'run')}{cuts}.", highlight=False)
+    say(f"{counted(count, 'run')}{cuts}.")
+    report(runs=count)
+    suggest("the same command without --dry-run")
 
 
 def _show(result: SearchResult, group: SearchGroup) -> None:
     """The best candidates, and how many of the others there were."""
     title = f"{group.stream} / {group.method}"
-    table = Table(
-        result.settings.metric, *group.axes, box=box.SIMPLE, title=escape(title), title_justify="left"
-    )
+    table = new_table(result.settings.metric, *group.axes, title=title)
     done = [trial for trial in group.trials if trial.status == "finished"]
     for trial in sorted(done, key=lambda trial: -result.rank(trial.score))[:SHOWN]:
         table.add_row(f"{trial.score:.4f}", *(toml_text(value) for value in trial.point.values()))
-    console = Console()
-    console.print(table)
+    console = results()
+    rows = [
+        {
+            "stream": group.stream,
+            "method": group.method,
+            "status": trial.status,
+            "score": trial.score,
+            **trial.point,
+        }
+        for trial in group.trials
+    ]
+    show(table, rows)
     for line in _ties(result, group):
         console.print(f"[yellow]{escape(line)}[/]", highlight=False, soft_wrap=True)
     for status in ("cut", "failed", "unsupported", "unfinished"):

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Annotated
 
 from cyclopts import App, Parameter
-from rich.console import Console
 from rich.markup import escape
 
+from orthocl.cli.help_only import HELP_ONLY
 from orthocl.cli.options import (
     DEFAULT_STORE,
     DataRootOption,
@@ -19,14 +19,17 @@ from orthocl.cli.options import (
     StoreOption,
     working,
 )
-from orthocl.lab.experiment.experiment import Experiment, load_experiment
-from orthocl.lab.experiment.settings import RunSettings
-from orthocl.lab.reporting.chosen_runs import RecordCache, chosen
-from orthocl.lab.reporting.live_runs import live_runs
-from orthocl.lab.reporting.page_data import PageInput
-from orthocl.lab.reporting.view_server import ViewServer
-from orthocl.lab.run.execute import identify
-from orthocl.lab.store.store import Store
+from orthocl.cli.output import json_text, manners, remark, remarks, suggest
+
+if not HELP_ONLY:
+    from orthocl.lab.experiment.experiment import Experiment, load_experiment
+    from orthocl.lab.experiment.settings import RunSettings
+    from orthocl.lab.reporting.chosen_runs import RecordCache, chosen
+    from orthocl.lab.reporting.live_runs import live_runs
+    from orthocl.lab.reporting.page_data import PageInput
+    from orthocl.lab.reporting.view_server import ViewServer
+    from orthocl.lab.run.execute import identify
+    from orthocl.lab.store.store import Store
 
 app = App(name="view")
 
@@ -62,7 +65,9 @@ def view(
         return look_at(cache, experiment, ids, only or (), seed or (), metric or ())
 
     server = ViewServer(look, port)
-    Console(stderr=True).print(
+    if manners().json:
+        print(json_text({"address": server.address}), flush=True)
+    remarks().print(
         f"the page of {escape(str(opened.directory))} is at {server.address} (Ctrl-C ends it)",
         highlight=False,
         soft_wrap=True,
@@ -72,7 +77,8 @@ def view(
     try:
         server.serve_forever(poll_interval=0.2)
     except KeyboardInterrupt:
-        Console(stderr=True).print("view ended", highlight=False)
+        remark("view ended")
+        suggest(f"orthocl report {file or ''}".rstrip() + " keeps the page as a file")
     finally:
         server.server_close()
     return 0

@@ -28,6 +28,7 @@ from orthocl.nets.heads import find_heads
 from orthocl.nets.inputs import Inputs, Targets, each_tensor, sample_count, take, tensors
 from orthocl.nets.outputs import Outputs, read_outputs
 from orthocl.streams.batches import LABELS, SplitBatch, default_split
+from orthocl.tangents import plan_text
 from orthocl.tangents.blocks import Block, Factored, Kind, Patches
 from orthocl.tangents.cholesky import PANEL as CHOLESKY_PANEL
 from orthocl.tangents.collect import collect
@@ -83,7 +84,7 @@ class Cost:
     madds: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Plan:
     """What a memory of `rows` tangents costs.
 
@@ -116,6 +117,18 @@ class Plan:
     energy: float = 1.0
     error_mean: float | None = None
     error_worst: float | None = None
+
+    def __repr__(self) -> str:
+        price = (
+            f"{self.choice}, {size_text(self.costs[self.choice].nbytes)}" if self.choice else "nothing fits"
+        )
+        return f"Plan({self.rows:,} tangents of {self.parameters:,} weights: {price})"
+
+    def __str__(self) -> str:
+        return plan_text.as_text(self)
+
+    def _repr_html_(self) -> str:
+        return plan_text.as_html(self)
 
     @property
     def parameters(self) -> int:

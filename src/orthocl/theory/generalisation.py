@@ -30,6 +30,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from html import escape
 from typing import Literal
 
 import torch
@@ -52,7 +53,7 @@ INDEPENDENT_FORMS = ("one-ball", "pac-bayes")
 """Forms that need the sample of a task to be independent of the samples of earlier tasks."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Bound:
     """A generalisation bound as named terms.
 
@@ -78,6 +79,21 @@ class Bound:
     def value(self) -> float:
         """The bound."""
         return sum(self.terms.values())
+
+    def __repr__(self) -> str:
+        return f"Bound({self})"
+
+    def __str__(self) -> str:
+        terms = " + ".join(f"{value:.4g} {name}" for name, value in self.terms.items())
+        meaning = "vacuous" if self.value >= 1 else f"at most {self.value:.1%}"
+        said = f"{len(self.failures)} printed steps fail here" if self.checks else meaning
+        return f"{self.form}, task {self.task} after {self.after}: {terms} = {self.value:.4g}, {said}"
+
+    def _repr_html_(self) -> str:
+        rows = "".join(
+            f"<tr><td>{escape(name)}</td><td>{value:.4g}</td></tr>" for name, value in self.terms.items()
+        )
+        return f"<p>{escape(str(self))}</p><table><tr><th>term</th><th>value</th></tr>{rows}</table>"
 
     @property
     def deterministic(self) -> float:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from html import escape
 
 import torch
 from torch import Tensor
@@ -132,6 +133,15 @@ class Solution:
 
     def __repr__(self) -> str:
         return f"Solution({len(self)} tasks, {self.rule}, ridge {self.ridge:g}, {len(self.points)} points)"
+
+    def _repr_html_(self) -> str:
+        rows = "".join(
+            f"<tr><td>{task}</td><td>{self.samples(task)}</td><td>{self.dissimilarity(task):.4g}</td>"
+            f"<td>{self.distance(task):.4g}</td></tr>"
+            for task in range(1, len(self) + 1)
+        )
+        head = "<tr><th>task</th><th>samples</th><th>dissimilarity S</th><th>step of the weights</th></tr>"
+        return f"<p>{escape(repr(self))}</p><table>{head}{rows}</table>"
 
     # -- the function ---------------------------------------------------------------------------------
 

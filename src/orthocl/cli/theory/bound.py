@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
+from orthocl.cli.help_only import HELP_ONLY
 from orthocl.cli.theory.setup import (
     DEFAULT_STREAM,
     AsJson,
@@ -21,9 +22,19 @@ from orthocl.cli.theory.setup import (
 )
 from orthocl.cli.theory.tables import check_figure, emit, progress_bar, save_figure
 from orthocl.errors import SettingsError
-from orthocl.theory import Bound, BoundSettings, Certificate, Solution, certify, figures, generalisation_bound
-from orthocl.theory.hold_out import HeldOut
-from orthocl.theory.regression_targets import RegressionTask, accuracy
+
+if not HELP_ONLY:
+    from orthocl.theory import (
+        Bound,
+        BoundSettings,
+        Certificate,
+        Solution,
+        certify,
+        figures,
+        generalisation_bound,
+    )
+    from orthocl.theory.hold_out import HeldOut
+    from orthocl.theory.regression_targets import RegressionTask, accuracy
 
 Form = Annotated[
     Literal["all", "sound", "one-ball", "pac-bayes", "hold-out", "printed"],

@@ -7,16 +7,19 @@ from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
+from orthocl.cli.help_only import HELP_ONLY
 from orthocl.cli.options import working
 from orthocl.cli.theory.setup import AsJson, DataRoot, FigurePath, StreamName
 from orthocl.cli.theory.tables import check_figure, emit, number_or_none, progress_bar, save_figure
-from orthocl.methods import make_method
-from orthocl.nets import make_net
-from orthocl.streams import make
-from orthocl.theory import figures
-from orthocl.theory.bridge import TaskReport
-from orthocl.training import TrainSettings
-from orthocl.training.theory_bridge import train_with_theory
+
+if not HELP_ONLY:
+    from orthocl.methods import make_method
+    from orthocl.nets import make_net
+    from orthocl.streams import make
+    from orthocl.theory import figures
+    from orthocl.theory.bridge import TaskReport
+    from orthocl.training import TrainSettings
+    from orthocl.training.theory_bridge import train_with_theory
 
 
 def bridge(

@@ -9,18 +9,21 @@ from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
+from orthocl.cli.help_only import HELP_ONLY
 from orthocl.cli.options import working
 from orthocl.cli.theory.setup import AsJson, DataRoot, FigurePath, StreamName
 from orthocl.cli.theory.tables import check_figure, emit, number_or_none, progress_bar, save_figure
 from orthocl.errors import SettingsError
-from orthocl.methods import make_method
-from orthocl.nets import make_net
-from orthocl.streams import make
-from orthocl.theory import FORECAST_RULES, figures
-from orthocl.theory.judgement import Interval, Judgement, judge
-from orthocl.training import TrainSettings
-from orthocl.training.forecasting import Forecaster, train_with_forecasts
-from orthocl.training.theory_bridge import rule_of
+
+if not HELP_ONLY:
+    from orthocl.methods import make_method
+    from orthocl.nets import make_net
+    from orthocl.streams import make
+    from orthocl.theory import figures
+    from orthocl.theory.judgement import Interval, Judgement, judge
+    from orthocl.training import TrainSettings
+    from orthocl.training.forecasting import Forecaster, train_with_forecasts
+    from orthocl.training.theory_bridge import rule_of
 
 
 def forecast(
@@ -39,7 +42,7 @@ def forecast(
     rules: Annotated[
         tuple[Literal["sgd", "ogd", "ogd+", "gpm"], ...],
         Parameter(help="Rules to forecast, in addition to the trained method's own.", consume_multiple=True),
-    ] = FORECAST_RULES,
+    ] = ("sgd", "ogd", "ogd+", "gpm"),
     seeds: Annotated[int, Parameter(help="Networks to train; intervals are over them.")] = 5,
     seed: Annotated[int, Parameter(help="The first seed of data, weights and batches.")] = 0,
     test: Annotated[bool, Parameter(help="Judge on test samples instead of training samples.")] = False,

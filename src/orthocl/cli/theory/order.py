@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
-from torch import Tensor
 
+from orthocl.cli.help_only import HELP_ONLY
 from orthocl.cli.options import working
 from orthocl.cli.theory.setup import (
     DEFAULT_STREAM,
@@ -22,7 +22,11 @@ from orthocl.cli.theory.setup import (
 )
 from orthocl.cli.theory.tables import check_figure, emit, progress_bar, save_figure
 from orthocl.formatting import counted
-from orthocl.theory import Curriculum, Order, curriculum_claims, figures
+
+if not HELP_ONLY:
+    from torch import Tensor
+
+    from orthocl.theory import Curriculum, Order, curriculum_claims, figures
 
 
 def order(

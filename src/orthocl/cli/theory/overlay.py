@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
+from orthocl.cli.help_only import HELP_ONLY
 from orthocl.cli.theory.setup import (
     DEFAULT_STREAM,
     AsJson,
@@ -17,8 +18,10 @@ from orthocl.cli.theory.setup import (
 )
 from orthocl.cli.theory.tables import check_figure, emit, progress_bar, save_figure
 from orthocl.errors import SettingsError
-from orthocl.theory import Overlay, figures
-from orthocl.theory import overlay as lay_over
+
+if not HELP_ONLY:
+    from orthocl.theory import Overlay, figures
+    from orthocl.theory import overlay as lay_over
 
 Widths = Annotated[tuple[int, ...], Parameter(help="Hidden units.", consume_multiple=True)]
 

@@ -7,16 +7,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-import torch
 from cyclopts import Parameter
 
+from orthocl.cli.help_only import HELP_ONLY
 from orthocl.cli.options import working
 from orthocl.cli.theory.tables import progress_bar
 from orthocl.errors import SettingsError
-from orthocl.nets import MLP, make_net
-from orthocl.streams import make
-from orthocl.theory import EmpiricalNTK, InfiniteWidthNTK, Kernel, Solution, solve_stream
-from orthocl.theory.regression_targets import RegressionTask, regression_tasks
+
+if not HELP_ONLY:
+    import torch
+
+    from orthocl.nets import MLP, make_net
+    from orthocl.streams import make
+    from orthocl.theory import EmpiricalNTK, InfiniteWidthNTK, Kernel, Solution, solve_stream
+    from orthocl.theory.regression_targets import RegressionTask, regression_tasks
 
 Rule = Annotated[
     Literal["sgd", "ogd"], Parameter(help="Gradient descent, or projected away from the memory.")

@@ -6,9 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-import torch
-from torch import Tensor
-
+from orthocl.cli.help_only import HELP_ONLY
 from orthocl.cli.theory.setup import (
     DEFAULT_STREAM,
     AsJson,
@@ -28,16 +26,21 @@ from orthocl.cli.theory.tables import (
     progress_bar,
     save_figure,
 )
-from orthocl.theory import (
-    Alignment,
-    Solution,
-    complexity_terms,
-    empirical_loss,
-    figures,
-    forgetting_drift,
-    gradient_alignment,
-)
-from orthocl.theory.regression_targets import RegressionTask, accuracy
+
+if not HELP_ONLY:
+    import torch
+    from torch import Tensor
+
+    from orthocl.theory import (
+        Alignment,
+        Solution,
+        complexity_terms,
+        empirical_loss,
+        figures,
+        forgetting_drift,
+        gradient_alignment,
+    )
+    from orthocl.theory.regression_targets import RegressionTask, accuracy
 
 
 def solve(

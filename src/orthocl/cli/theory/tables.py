@@ -8,23 +8,28 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich import box
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Table
 
+from orthocl.cli.help_only import HELP_ONLY
 from orthocl.cli.options import make_folder, working
-from orthocl.theory import figures
+from orthocl.cli.output import new_table, remark, remarks, suggest
+
+if not HELP_ONLY:
+    from orthocl.theory import figures
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+
+NEXT = "the same command with --figure FILE.svg draws it, with --json prints every number"
 
 
 @contextmanager
 def progress_bar(description: str, total: int | None = None) -> Iterator[Callable[..., None]]:
     """A bar on the error stream; call what it yields with how much is done, and the total if not known before."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    console = Console(stderr=True)
+    console = remarks()
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         bar = progress.add_task(description, total=total)
         yield lambda done, total=total: progress.update(bar, completed=done, total=total)
@@ -40,16 +45,15 @@ def emit(title: str, rows: Sequence[dict[str, Any]], extra: dict[str, Any], as_j
     for name, value in extra.items():
         if isinstance(value, (str, int, float)):
             console.print(f"{_title(name)}: {_cell(value)}", soft_wrap=True)
+    suggest(NEXT)
 
 
 def print_table(title: str, rows: Sequence[dict[str, Any]]) -> None:
     """A table of rows; the keys are its columns."""
     console = Console()
     names = list(dict.fromkeys(name for row in rows for name in row))
-    table = Table(title=title or None, title_justify="left", box=box.SIMPLE)
-    for name in names:
-        words = any(isinstance(row.get(name), str) for row in rows)
-        table.add_column(_title(name), justify="left" if words else "right")
+    numbers = [name for name in names if not any(isinstance(row.get(name), str) for row in rows)]
+    table = new_table(*map(_title, names), title=title, right=[_title(name) for name in numbers])
     for row in rows:
         table.add_row(*(_cell(row.get(name)) for name in names))
     wide = console.options.update(max_width=1000)
@@ -69,7 +73,7 @@ def save_figure(figure: Figure, path: Path) -> None:
     """Save a figure and say where, on the error stream: the output may be JSON."""
     with working("drawing"):
         figures.save(figure, path)
-    Console(stderr=True).print(f"figure: {path}", highlight=False, soft_wrap=True)
+    remark(f"figure: {path}")
 
 
 def _title(name: str) -> str:

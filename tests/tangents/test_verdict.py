@@ -1,0 +1,61 @@
+"""Plans in words: counted arithmetic, the part that is affordable, and how plans print."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+import orthocl
+from orthocl.tangents.planner import plan
+from orthocl.tangents.verdict import PlainStep, cheap_part, plain_step, times_plain, verdict
+
+
+def network():
+    return nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 64, 10))
+
+
+def test_arithmetic_of_a_plain_step():
+    by_hand = 3 * 4 * (64 * 8 * 27 + 8 * 64 * 10)  # three products, batch of 4, both layers
+    assert plain_step(network(), torch.zeros(1, 3, 8, 8), 4, timed=False) == PlainStep(by_hand)
+
+
+def test_timing_changes_nothing():
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.Flatten(), nn.Linear(8 * 36, 2))
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    found = plain_step(model, torch.zeros(1, 3, 8, 8), 4)
+    assert found.seconds is not None
+    assert model.training
+    assert all(weight.grad is None for weight in model.parameters())
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+def test_the_cheap_part_is_within_its_price():
+    model, example = network(), torch.zeros(1, 3, 8, 8)
+    found = plan(model, example, tasks=5, memory_per_task=20)
+    plain = plain_step(model, example, 32, timed=False)
+    whole = times_plain(found, plain)
+    assert whole == 1 + found.costs[found.choice].madds / plain.madds
+    assert abs(times_plain(found, plain, found.layers) - whole) < 1e-9
+    part = cheap_part(found, plain, most=(1 + whole) / 2)
+    assert len(part) < len(found.layers)
+    assert not part or times_plain(found, plain, part) <= (1 + whole) / 2
+    assert "times the arithmetic" in verdict(found, plain)[0]
+
+
+def test_plans_bounds_and_solutions_are_readable():
+    found = plan(network(), torch.zeros(1, 3, 8, 8), tasks=5, memory_per_task=20)
+    assert repr(found).startswith("Plan(100 tangents of 5,354 weights: ")
+    assert "(chosen)" in str(found)
+    assert str(found).count("\n") == 4
+    assert "<table>" in found._repr_html_()
+    tight = plan(network(), torch.zeros(1, 3, 8, 8), tasks=5, memory_per_task=20, budget=1000)
+    assert "nothing fits" in repr(tight)
+    assert "Nothing fits" in str(tight)
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(6, 3, generator=generator, dtype=torch.float64)
+    solution = orthocl.solve_stream(orthocl.InfiniteWidthNTK(), [(x, x[:, 0].sign())] * 2, ridge=0.1)
+    assert solution._repr_html_().count("<tr>") == 3
+    bound = orthocl.generalisation_bound(solution, task=1, form="sound")
+    assert f"= {bound.value:.4g}, vacuous" in str(bound)
+    assert repr(bound) == f"Bound({bound})"
+    assert "<table>" in bound._repr_html_()
