@@ -86,7 +86,7 @@ OPTIONS: list[tuple[str, list[str], str]] = [
     ),
     *((command, ["--depth", "0"], "at least one hidden layer") for command in ("solve", "bound", "order")),
     *(
-        (command, ["--figure", "x.xyz"], "unknown figure format '.xyz'")
+        (command, ["--figure", "x.xyz"], "unknown figure format 'xyz'")
         for command in ("solve", "bound", "order", "bridge")
     ),
     *(

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from orthocl.lab import Record, Result, RunSettings
+from orthocl.lab.experiment.settings import run_id
 from orthocl.paper.evidence import Evidence
 from orthocl.paper.items import get_item, item_runs
 
@@ -35,7 +36,7 @@ def make_record(run: RunSettings, final: float | Sequence[float] = 0.8, **parts:
     seconds = parts.pop("seconds", 10.0)
     settings = run.resolved()
     return Record(
-        id=f"{abs(hash((run.stream_label, run.method_label, run.seed))):016x}"[:16],
+        id=run_id(settings, "f"),
         settings=settings,
         stream={"name": settings.stream.name, "fingerprint": "f", "settings": {}, "tasks": []},
         result=Result(**{**values, **parts}),

@@ -80,6 +80,9 @@ def run(
             name="--forecast", negative="", help="Before each task, forecast what it will make forget."
         ),
     ] = False,
+    certificate: Annotated[
+        bool, Parameter(negative="", help="Certify what the last task changed on earlier ones.")
+    ] = False,
     weights: Annotated[bool, Parameter(help="Keep the final weights of every run.")] = True,
     data_root: DataRootOption = None,
     yes: YesOption = False,
@@ -102,6 +105,7 @@ def run(
         data_root=None if data_root is None else str(data_root),
         trackers=tuple(tracker or ()),
         forecast=forecast_tasks,
+        certificate=certificate,
     )
     if options.trackers:
         from orthocl.lab.reporting.trackers import check_trackers
