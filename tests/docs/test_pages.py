@@ -12,7 +12,7 @@ from orthocl.cli.app import call
 
 DOCS = Path(__file__).parents[2] / "docs"
 ELSEWHERE = ("README.md", "theory.md", "trainers.md")
-"""How the site is built; and pages with tests of their own, test_theory_guide.py and those of the integrations."""
+"""How the site is built; theory.md, run by test_theory_guide.py; trainers.md, tested setting by setting elsewhere."""
 PAGES = sorted(path for path in DOCS.glob("*.md") if path.name not in ELSEWHERE)
 BLOCK = re.compile(r"^```(python|console)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 UNEXECUTED = "*Not executed by the tests"
