@@ -439,3 +439,14 @@ def test_a_model_that_returns_a_dict_needs_a_loss():
             optimizer.zero_grad()
             learner.loss(model(data.tensors[0]), data.tensors[1]).backward()
             optimizer.step()
+
+
+def test_a_learner_says_what_it_is():
+    model = nn.Linear(3, 2)
+    learner = attach(OGD(memory_per_task=2), model, torch.optim.SGD(model.parameters(), lr=0.1))
+    assert repr(learner).startswith("Learner(OGD(memory_per_task=2")
+    assert "8 weights protected, 0 tasks learnt, 0 B stored" in repr(learner)
+    with learner.learning(TensorDataset(torch.randn(4, 3), torch.tensor([0, 1, 0, 1]))):
+        pass
+    assert "1 task learnt" in repr(learner)
+    assert "&#x27;gtl&#x27;" in learner._repr_html_()

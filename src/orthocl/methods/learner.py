@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from copy import copy
 from dataclasses import dataclass, field
 from functools import partial
+from html import escape
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,6 +17,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
 from orthocl.errors import DataError, TrainingError
+from orthocl.formatting import counted, size_text
 from orthocl.methods.base import Method
 from orthocl.methods.certifiable import Certifiable
 from orthocl.methods.following import follow_growth, follow_precision, restore
@@ -34,7 +36,7 @@ Loss = Callable[[Any, Any], Tensor]
 """(outputs, targets) of a batch -> mean loss: tensors, or dicts of them where outputs are named."""
 
 
-@dataclass
+@dataclass(repr=False)
 class Learner(Certifiable):
     """What a method may touch, and the parts of a training step around `optimizer.step()`.
 
@@ -93,6 +95,14 @@ class Learner(Certifiable):
         self.dtype = self._protected[0].dtype
         self.guard = Guard(self.model, self.method.name, self.method.projects)
         self._undo: list[Callable[[], object]] = []
+
+    def __repr__(self) -> str:
+        weights = sum(p.numel() for p in self._protected)
+        learnt, stored = counted(self.tasks_done, "task"), size_text(self.method.nbytes())
+        return f"Learner({self.method!r}: {weights:,} weights protected, {learnt} learnt, {stored} stored)"
+
+    def _repr_html_(self) -> str:
+        return f"<code>{escape(repr(self))}</code>"
 
     # ---- tasks --------------------------------------------------------------------------------------------
 
