@@ -1,0 +1,69 @@
+"""Wheel and source distribution: built, installed and used outside of the source tree."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory) -> Path:
+    """A folder with the source distribution and the wheel that is made from it."""
+    pytest.importorskip("build", reason="the package `build` is not installed")
+    pytest.importorskip("hatchling", reason="the build backend `hatchling` is not installed")
+    out = tmp_path_factory.mktemp("dist")
+    command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(out), str(ROOT)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return out
+
+
+def test_the_source_distribution_can_be_tested(built):
+    (path,) = built.glob("*.tar.gz")
+    with tarfile.open(path) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    assert {"LICENSE", "README.md", "pyproject.toml", "src/orthocl/__init__.py", "tests/conftest.py"} <= names
+    assert {"experiments/protocol.toml", "src/orthocl/streams/datasets/mnist-mini.npz"} <= names
+
+
+def test_the_wheel_runs_outside_of_the_source_tree(built, tmp_path):
+    (wheel,) = built.glob("*.whl")
+    site = tmp_path / "site"
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(site)
+        names = archive.namelist()
+    assert any(name.endswith("licenses/LICENSE") for name in names)
+    licence = (site / "orthocl" / "streams" / "datasets" / "mnist-mini.txt").read_text()
+    assert "Attribution-Share Alike" in licence
+    environment = {**os.environ, "PYTHONPATH": str(site), "OMP_NUM_THREADS": "1"}
+    words = "run --stream rotated-mnist-mini --method sgd --seed 1 --jobs 1 --store store --report page.html"
+    small = ["--set", "stream.tasks=2", "--set", "train.epochs=1", "--set", "stream.train_size=50"]
+    for command in ([*words.split(), *small], ["paper", "table-6"]):
+        done = subprocess.run(
+            [sys.executable, "-m", "orthocl", *command],
+            cwd=tmp_path,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=300,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+    where = subprocess.run(
+        [sys.executable, "-c", "import orthocl; print(orthocl.__file__)"],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert where.stdout.strip().startswith(str(site))
+    assert (tmp_path / "page.html").stat().st_size > 50_000
