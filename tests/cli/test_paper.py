@@ -96,7 +96,8 @@ def test_table_3_needs_no_runs(tmp_path, capsys):
     assert call(["paper", "table-3", "--store", str(tmp_path / "none"), "--table", "latex"]) == 0
     captured = capsys.readouterr()
     assert "a-gem-nt" in captured.out
-    assert captured.err == ""
+    assert captured.err.startswith("next: ")
+    assert captured.err.count("\n") == 1
     assert not (tmp_path / "none").exists()
 
 
@@ -162,6 +163,6 @@ def test_data_fetch_for_an_experiment(tmp_path, capsys):
     file = tmp_path / "mine.toml"
     file.write_text('streams = ["rotated-mnist-mini"]\nmethods = ["sgd"]\n')
     assert call(["data", "fetch", "--for", str(file)]) == 0
-    assert "mnist-mini: comes with the package" in capsys.readouterr().out
+    assert "mnist-mini: comes with the package" in capsys.readouterr().err
     assert call(["data", "fetch"]) == 2
     assert call(["data", "fetch", "mnist", "--for", str(file)]) == 2

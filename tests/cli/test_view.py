@@ -19,7 +19,7 @@ def test_the_page_is_served_until_ctrl_c(tmp_path):
         with urllib.request.urlopen(address) as answer:
             assert "No run has finished yet." in answer.read().decode()
         process.send_signal(signal.SIGINT)
-        assert process.stderr.read() == "view ended\n"
+        assert process.stderr.read().startswith("view ended\nnext: ")
         assert process.wait() == 0
     assert not (tmp_path / "store").exists(), "looking makes nothing"
 

@@ -247,7 +247,9 @@ def _order(subspace) -> Tensor:
 
 def test_impossible_shares_are_refused_before_anything_is_learnt():
     model = network("lenet")
-    learner = attach(OGD(energy=1.5), model, torch.optim.SGD(model.parameters(), lr=0.1))
+    with pytest.raises(SettingsError, match=r"energy of ogd must be at most 1, got 1\.5"):
+        attach(OGD(energy=1.5), model, torch.optim.SGD(model.parameters(), lr=0.1))
+    learner = attach(OGD(energy=0.5, worst_energy=1.5), model, torch.optim.SGD(model.parameters(), lr=0.1))
     with pytest.raises(SettingsError, match="between 0 and 1"):
         learn(learner, data("lenet", 1, torch.float64), 1)
 
