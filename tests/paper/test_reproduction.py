@@ -10,6 +10,7 @@ import pytest
 from orthocl.cli.app import make_app
 from orthocl.errors import SettingsError, StoreError
 from orthocl.lab import Store, load_experiment
+from orthocl.lab.experiment.settings import recorded_identity
 from orthocl.paper.evidence import RecordIndex
 from orthocl.paper.items import ITEMS, get_item, item_runs
 from orthocl.paper.keep import keep_records
@@ -151,5 +152,8 @@ def test_the_readme_of_this_repository_is_up_to_date():
 def test_records_of_other_code_do_not_count(tmp_path, record_for):
     store = Store(tmp_path / "old")
     run = item_runs(get_item("table-2"), streams=["rotated-mnist"], seeds=[1]).runs[0]
-    store.write_record(replace(record_for(run), code=1))
+    record = record_for(run)
+    old = recorded_identity(record.settings.recorded(), "f", 1)
+    store.write_record(replace(record, code=1, id=old))
+    assert store.record(old) is not None  # whole, but of another version
     assert len(RecordIndex(store)) == 0
