@@ -101,7 +101,7 @@ def test_a_run_longer_than_its_slice_of_time_goes_on_in_the_same_job(slurm_clust
     hurrying = threading.Thread(target=hurry)
     hurrying.start()
     try:
-        executor = make_executor("slurm", {**LIMITS, "slice_minutes": 0.06})
+        executor = make_executor("slurm", {**LIMITS, "slice_minutes": 0.02})
         (outcome,) = executor.run_all([LONG], store, options=RunOptions(), on_event=events.append)
     finally:
         over.set()

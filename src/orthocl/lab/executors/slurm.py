@@ -301,7 +301,7 @@ def slurm_run(values: dict[str, Any]) -> str:
     terminated = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: terminated.set())
     signal.signal(signal.SIGUSR2, signal.SIG_IGN)
-    deadline = end_of_slice(values["minutes"])
+    slice_ = Slice(values["minutes"])
     work_where_the_caller_does(values)
     try:
         job = unpacked(values)
@@ -311,7 +311,7 @@ def slurm_run(values: dict[str, Any]) -> str:
             job.store,
             job.options,
             run=run,
-            stop=lambda: terminated.is_set() or time.time() > deadline,
+            stop=lambda: terminated.is_set() or slice_.over(),
             patience=values["patience"],
         )
     except Exception as error:
@@ -319,7 +319,7 @@ def slurm_run(values: dict[str, Any]) -> str:
     print(f"{report.kind}: {report.text}\n{report.trace}", flush=True)
     if report.kind == "failed":
         _note_failure(values, report)
-    if report.kind == "interrupted" and time.time() > deadline and not terminated.is_set():
+    if report.kind == "interrupted" and slice_.over() and not terminated.is_set():
         subprocess.run(["scontrol", "requeue", os.environ["SLURM_JOB_ID"]], check=False)
     return report.kind
 
@@ -331,6 +331,28 @@ def _note_failure(values: dict[str, Any], report: Report) -> None:
         if store.failure(run) is None:
             store.folder(run).mkdir(parents=True, exist_ok=True)
             store.write_failure(run, {"reason": report.text, "expected": not report.trace})
+
+
+@dataclass
+class Slice:
+    """The time of one job.
+
+    It counts from the first question, which training asks: if starting takes as long as a whole slice, the run still
+    makes progress in each.
+
+    Args:
+        minutes: length.
+    """
+
+    minutes: float
+    end: float | None = field(default=None, init=False)
+
+    def over(self) -> bool:
+        """Whether it is time to stop."""
+        if self.end is None:
+            self.end = end_of_slice(self.minutes)
+            return False
+        return time.time() > self.end
 
 
 def end_of_slice(minutes: float) -> float:
