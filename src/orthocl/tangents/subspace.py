@@ -134,9 +134,9 @@ class Subspace:
             rest = torch.ones(tangents.rows, dtype=torch.bool, device=kept.device)
             rest[kept] = False
             self._aside.append((owner, tangents.select(rest.nonzero()[:, 0])))
-            tangents = tangents.select(kept)
         if len(kept):
-            self._join(tangents, owner, None, places[kept])
+            in_order = torch.equal(kept, torch.arange(tangents.rows, device=kept.device))
+            self._join(tangents if in_order else tangents.select(kept), owner, None, places[kept])
         return len(kept)
 
     def _append_components(
