@@ -311,6 +311,10 @@ def test_cached_inputs_of_another_batch_are_noticed(make_problem):
     adapter.batch_index = torch.arange(6)
     with pytest.raises(TrainingError, match="not the cached ones"):
         problem.model(inputs[6:12])
+    augmented = inputs[:6] * 1.05  # a little brighter
+    adapter.batch_index = torch.arange(6)
+    with pytest.raises(TrainingError, match="not the cached ones"):
+        problem.model(augmented)
     adapter.batch_index = torch.arange(6)
     with pytest.raises(TrainingError, match="names 6"):
         problem.model(inputs[:5])

@@ -52,6 +52,8 @@ class CrossAttention(nn.Module):
         super().__init__()
         self.own = nn.MultiheadAttention(8, 2, batch_first=batch_first)
         self.cross = nn.MultiheadAttention(8, 2, batch_first=batch_first, bias=False)
+        self.same_keys = nn.MultiheadAttention(8, 2, batch_first=batch_first)
+        self.same_values = nn.MultiheadAttention(8, 2, batch_first=batch_first)
         self.head = nn.Linear(8, 3)
         self.batch_first = batch_first
 
@@ -61,6 +63,7 @@ class CrossAttention(nn.Module):
         mask = torch.ones(length, length, dtype=torch.bool, device=x.device).triu(1)
         y, _ = self.own(x, x, x, attn_mask=mask, need_weights=False)
         z, weights = self.cross(torch.tanh(y), x, x + y)
+        z = z + self.same_keys(z, z, x)[0] + self.same_values(z, x, x)[0]
         pooled = (z if self.batch_first else z.transpose(0, 1)).mean(1)
         return self.head(pooled) + weights.mean((1, 2))[:, None]
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import gc
 import pickle
+from contextlib import suppress
 
 import pytest
 import torch
@@ -240,12 +242,13 @@ def test_an_error_restores_the_random_draws_too():
     assert torch.equal(learner.generator.get_state(), before)
 
 
+@pytest.mark.parametrize("earlier", [1, 2])
 @pytest.mark.parametrize("method", [EWC(), SI(), MAS()])
-def test_a_forgotten_penalty_is_noticed(method):
+def test_a_forgotten_penalty_is_noticed(method, earlier):
     model = network()
     learner = attach(copy.deepcopy(method), model, sgd(model))
-    fit(learner, task(1))
-    fit(learner, task(2))  # with the penalty: no warning, which would be an error
+    for number in range(1, earlier + 1):
+        fit(learner, task(number))  # with the penalty: no warning, which would be an error
     with learner.learning(task(3)):
         cross_entropy(model(task(3).tensors[0]), task(3).tensors[1]).backward()
         with pytest.warns(UserWarning, match=r"add `learner\.penalty\(\)`"):
@@ -471,3 +474,54 @@ def test_weights_in_half_precision_are_warned_of():
     model = nn.Linear(4, 3).bfloat16()
     with pytest.warns(UserWarning, match="rounding the weights"):
         attach(OGD(), model, torch.optim.SGD(model.parameters(), lr=0.1))
+
+
+@pytest.mark.parametrize("name", ["a-gem", "a-gem-nt", "ogd", "er"])
+def test_models_that_return_a_dict(name):
+    class Named(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layers = network()
+
+        def forward(self, x):
+            return {"logits": self.layers(x)}
+
+    ends = []
+    for wrapped in (False, True):
+        torch.manual_seed(0)
+        model = Named() if wrapped else network()
+        learner = attach(METHODS[name](memory_per_task=5), model, sgd(model), seed=3)
+        for seed in (1, 2, 3):
+            data = task(seed)
+            with learner.learning(data):
+                outputs = model(data.tensors[0])
+                loss = cross_entropy(outputs["logits"] if wrapped else outputs, data.tensors[1])
+                learner.optimizer.zero_grad()
+                (loss + learner.penalty()).backward()
+                learner.optimizer.step()
+        ends.append(weights(model))
+    assert torch.equal(*ends)
+
+
+def alive() -> int:
+    """Bytes of all plain tensors in this process."""
+    gc.collect()
+    found = {}
+    for thing in gc.get_objects():
+        if type(thing) in (torch.Tensor, nn.Parameter):
+            with suppress(RuntimeError, NotImplementedError):  # sparse or wrapped, of other tests
+                storage = thing.untyped_storage()
+                found[storage.data_ptr()] = storage.nbytes()
+    return sum(found.values())
+
+
+@pytest.mark.parametrize("name", ["sgd", "ewc", "si", "mas", "a-gem", "er", "ogd", "ogd+", "gpm"])
+def test_from_task_to_task_nothing_is_kept_but_what_is_counted(name):
+    model = network()
+    learner = attach(METHODS[name](), model, sgd(model))
+    beyond = []
+    for number in range(1, 31):
+        fit(learner, task(number))
+        if number in (10, 30):
+            beyond.append(alive() - learner.method.nbytes())
+    assert beyond[1] - beyond[0] < 20 * 1000  # the places of remembered samples, a few numbers a task

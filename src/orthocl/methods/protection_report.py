@@ -18,15 +18,13 @@ from orthocl.nets.inputs import tensors
 from orthocl.nets.modes import evaluating
 from orthocl.storage import tensor_bytes
 from orthocl.tangents.collect import Tangents, collect
-from orthocl.tangents.drift import drift
+from orthocl.tangents.drift import PROBES, drift, probe_count
 from orthocl.tangents.growing import grown_tangents
 from orthocl.tangents.remembering import Remembering
 from orthocl.tangents.subspace import Subspace
 
-PROBES = 10
-"""Samples watched per task."""
-PROBE_BYTES = 2**24
-"""Bytes that the copies of a task's watched tangents may take: if tangents are large, fewer are watched."""
+WATCHED_TASKS = 50
+"""Earlier tasks whose drift is measured; of more, so many evenly spaced ones: it takes a solve for each."""
 NOTICEABLE = 0.01
 """Relative change of remembered outputs by batch statistics that is worth a warning."""
 
@@ -72,7 +70,7 @@ class Watch:
         self.report["leak"] = subspace.leak(moved)
         learner.guard.check_leak(self.report["leak"])
         found = []
-        for piece, stored in self.probes.values():
+        for piece, stored in self.watched():
             with use_head(learner.model, piece.head):
                 now = collect(
                     learner.model,
@@ -96,6 +94,13 @@ class Watch:
         if self.statistics:
             self._warn_of_batch_statistics(learner)
 
+    def watched(self) -> list[tuple[Remembered, Tangents | None]]:
+        """The probes that are measured: of all earlier tasks, or of some from the first to the last."""
+        every = list(self.probes.values())
+        if len(every) <= WATCHED_TASKS:
+            return every
+        return [every[place * (len(every) - 1) // (WATCHED_TASKS - 1)] for place in range(WATCHED_TASKS)]
+
     def grow(self, learner: Learner) -> None:
         """The probes' tangents have zeros where the model has grown."""
         self.probes = {
@@ -112,11 +117,10 @@ class Watch:
 
     def refresh(self, piece: Remembered, tangents: Tangents) -> None:
         """Recompute the probes of a task."""
-        count = min(PROBES, len(piece))
         if tangents.errors is not None:
-            self.probes[piece.task] = piece.first(count), None
+            self.probes[piece.task] = piece.first(PROBES), None
             return
-        count = max(1, min(count, PROBE_BYTES * len(piece) // max(1, tangents.nbytes)))
+        count = probe_count(len(piece), tangents.nbytes)
         rows = torch.arange(count * (tangents.rows // len(piece)))
         self.probes[piece.task] = piece.first(count), tangents.select(rows)
 

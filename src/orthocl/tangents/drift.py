@@ -12,6 +12,16 @@ from orthocl.errors import DataError
 from orthocl.tangents.subspace import Subspace
 from orthocl.tangents.tangents import Tangents
 
+PROBES = 10
+"""Samples of a task whose tangents are kept apart, to measure their drift."""
+PROBE_BYTES = 2**24
+"""Bytes that the copies of a task's probes may take: if tangents are large, fewer are kept."""
+
+
+def probe_count(samples: int, nbytes: int) -> int:
+    """How many of a task's samples are probes, if the tangents of all take so many bytes."""
+    return max(1, min(PROBES, samples, PROBE_BYTES * samples // max(1, nbytes)))
+
 
 @dataclass(frozen=True)
 class Drift:

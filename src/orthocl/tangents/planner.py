@@ -34,6 +34,7 @@ from orthocl.tangents.cholesky import PANEL as CHOLESKY_PANEL
 from orthocl.tangents.collect import collect
 from orthocl.tangents.compress import Compression
 from orthocl.tangents.costs import LayerShape, Step, projection_madds, step_of, step_on
+from orthocl.tangents.drift import probe_count
 from orthocl.tangents.remembering import TOKENS, Remembering, Variant
 from orthocl.tangents.survey import survey
 
@@ -59,6 +60,7 @@ class LayerPlan:
         inputs: numbers of one input position, where they are known.
         sorted: whether the adapter path keeps a copy of its factors sorted by output: the last layer, where each
             tangent has one output.
+        copied: numbers per tangent that the adapter path copies, in another order.
         fixed_bytes: stored regardless of the number of tangents: the bases of a compressed layer.
         fixed_madds: multiply-adds of one projection whatever the number of tangents.
     """
@@ -72,6 +74,7 @@ class LayerPlan:
     step: int
     inputs: int = 0
     sorted: bool = False
+    copied: int = 0
     fixed_bytes: int = 0
     fixed_madds: int = 0
 
@@ -102,6 +105,7 @@ class Plan:
         budget: bytes that may be used, or None.
         energy: share of the tangents' energy that is kept.
         error_mean, error_worst: relative errors of the example inputs' tangents where those were measured.
+        probe_bytes: of the samples and tangents that are kept apart to measure drift; part of the costs.
     """
 
     rows: int
@@ -117,6 +121,7 @@ class Plan:
     energy: float = 1.0
     error_mean: float | None = None
     error_worst: float | None = None
+    probe_bytes: int = 0
 
     def __repr__(self) -> str:
         price = (
@@ -159,7 +164,7 @@ class Plan:
             return self.memory_per_task
         linear = sum(layer.bytes_per_row for layer in self.layers) + 4 * CHOLESKY_PANEL
         # linear m + 4 m^2 <= budget: the Cholesky factor is half of a float64 matrix, and a little.
-        left = self.budget - sum(layer.fixed_bytes for layer in self.layers)
+        left = self.budget - self.probe_bytes - sum(layer.fixed_bytes for layer in self.layers)
         rows = (isqrt(int(linear * linear) + 16 * left) - int(linear)) // 8 if left > 0 else 0
         return int(rows) // (self.tasks * self.rows_per_sample)
 
@@ -257,7 +262,11 @@ def plan(
         _layer(block, owners.get(id(protected[block.names[0]])), batch_size, logits, pixels, last)
         for block in blocks
     )
-    costs = _costs(layers, rows, item)
+    stored = int(sum(layer.bytes_per_row for layer in layers)) * memory_per_task * logits
+    probes = tasks * probe_count(memory_per_task, stored) * pixels * item
+    if rules.exact:
+        probes += tasks * stored * probe_count(memory_per_task, stored) // memory_per_task
+    costs = _costs(layers, rows, item, probes)
     columns = rows // logits  # rows of one sample share their input
     cacheable = layers[0].adapted and layers[0].inputs == pixels
     samples = samples_per_task if samples_per_task is not None and cacheable else 0
@@ -265,21 +274,22 @@ def plan(
         rows, logits, tasks, memory_per_task, batch_size, layers, costs,
         samples * columns * item, batch_size * pixels * columns if samples else 0, budget, energy,
         None if errors is None else float(errors.mean()), None if errors is None else float(errors.max()),
+        probes,
     )  # fmt: skip
 
 
-def _costs(layers: Sequence[LayerPlan], rows: int, item: int) -> dict[Path, Cost]:
-    """What each path costs with so many tangents of weights of `item` bytes."""
+def _costs(layers: Sequence[LayerPlan], rows: int, item: int, probes: int) -> dict[Path, Cost]:
+    """What each path costs with so many tangents of weights of `item` bytes, and the bytes of the probes of drift."""
     weights = sum(layer.parameters for layer in layers)
-    factors = int(sum(layer.bytes_per_row * rows + layer.fixed_bytes for layer in layers))
+    factors = int(sum(layer.bytes_per_row * rows + layer.fixed_bytes for layer in layers)) + probes
     cholesky = 4 * rows * (rows + CHOLESKY_PANEL)
     bases = sum(layer.fixed_madds for layer in layers)
     projection = sum(layer.projection for layer in layers) * rows + bases
-    copied = sum(layer.inputs for layer in layers if layer.sorted) * rows
+    copied = sum(layer.copied for layer in layers) * rows
     return {
         "dense": Cost(rows * weights * item, 2 * rows * weights),
         "project": Cost(factors + cholesky, 2 * projection + 2 * rows**2),
-        # Besides those: one triangle of the inverse, the starting weights, and factors sorted by output.
+        # Besides those: one triangle of the inverse, the starting weights, and factors in another order.
         "adapter": Cost(
             factors + cholesky + (rows * (rows + 1) // 2 + weights + copied) * item,
             sum(layer.step for layer in layers) * rows + bases + rows**2,
@@ -355,8 +365,10 @@ def _layer(
     step, inputs = projection, 0
     if isinstance(block, Patches):
         inputs = block.width[0]
+    copied = 0
     if isinstance(block, Factored):
         inputs = block.inputs.shape[1]
+        copied = {"adapter": 0, "by output": inputs}.get(way, block.deltas.shape[1])
     if way == "adapter" and isinstance(module, nn.Linear):
         shape = LayerShape(inputs, module.out_features, 1, inputs, block.parameters)
         step = shape.adapter(batch_size, first=inputs == pixels)
@@ -365,7 +377,7 @@ def _layer(
     bases = block.shared_bytes
     return LayerPlan(
         name, block.parameters, block.kind, way == "adapter", (block.nbytes - bases) / block.rows, projection, step,
-        inputs, way == "by output", bases, fixed,
+        inputs, way == "by output", copied, bases, fixed,
     )  # fmt: skip
 
 

@@ -12,7 +12,6 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from orthocl.tangents.blocks.dense import Block, Shape, accurate, inner_products, slices
 
@@ -193,9 +192,11 @@ def _padded(cores: Tensor, old: tuple[int, int], new: tuple[int, int]) -> Tensor
     """Cores with zeros for the directions that came later; the bias's column stays last."""
     if old == new:
         return cores
-    weight = functional.pad(cores[..., : old[0]], (0, new[0] - old[0], 0, new[1] - old[1]))
-    bias = functional.pad(cores[..., old[0] :], (0, 0, 0, new[1] - old[1]))
-    return torch.cat([weight, bias], 3)
+    biases = cores.shape[3] - old[0]
+    wider = cores.new_zeros(*cores.shape[:2], new[1], new[0] + biases)
+    wider[:, :, : old[1], : old[0]] = cores[..., : old[0]]
+    wider[:, :, : old[1], new[0] :] = cores[..., old[0] :]
+    return wider
 
 
 def extended(basis: Tensor, directions: Tensor) -> Tensor:
