@@ -1,13 +1,13 @@
 # Two commands do everything on a fresh machine: `make demo` and `make test`.
 PYTHON ?= python3
 VENV ?= .venv
-BIN := $(VENV)/bin
+BIN := $(VENV)/$(if $(filter Windows_NT,$(OS)),Scripts,bin)
 # Small networks: one thread per process and several processes beat several threads.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help demo test cluster chaos check format bench docs clean
+.PHONY: help demo test test-lowest cluster chaos check coverage mutants fuzz format bench docs clean
 help:            ## Show this list
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
 
 $(BIN)/.installed-run: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -29,6 +29,22 @@ demo: $(BIN)/.installed-run      ## Train five methods on real digits, print a t
 
 test: $(BIN)/.installed-dev      ## Run all tests, doctests and examples
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not cluster"
+
+test-lowest:     ## Run all tests with the lowest versions that pyproject.toml allows, in .venv-lowest (torch comes with its CUDA libraries)
+	test -x .venv-lowest/$(notdir $(BIN))/python || $(PYTHON) -m venv .venv-lowest
+	.venv-lowest/$(notdir $(BIN))/python -m pip install --quiet --disable-pip-version-check uv
+	VIRTUAL_ENV=.venv-lowest .venv-lowest/$(notdir $(BIN))/uv pip install --quiet --resolution lowest-direct -e '.[test]'
+	.venv-lowest/$(notdir $(BIN))/python -m pytest -n 2 --dist worksteal -m "not cluster"
+
+coverage: $(BIN)/.installed-dev  ## Run all tests, print the share of executed lines, fail below 92 %; .coverage knows which test runs which line
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not cluster" --cov=orthocl --cov-context=test --cov-report=term:skip-covered --cov-fail-under=92
+
+mutants: $(BIN)/.installed-dev   ## Change 200 random lines of the mathematics, one at a time: which changes does no test notice? (after `make coverage`)
+	$(BIN)/python scripts/mutate.py 200
+
+fuzz: $(BIN)/.installed-dev      ## Give every parser coverage-guided nonsense for 30 seconds (atheris)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check atheris
+	$(BIN)/python scripts/fuzz.py
 
 cluster: $(BIN)/.installed-dev   ## Install Ray and Slurm where possible and test on real clusters on this machine
 	bash scripts/install_cluster_tests.sh $(BIN)/python
@@ -55,4 +71,4 @@ docs: $(BIN)/.installed-docs     ## Build the documentation site into site/; a b
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
 clean:           ## Remove the environment and caches
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
+	rm -rf $(VENV) .venv-lowest .coverage mutants.jsonl .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist

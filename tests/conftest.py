@@ -22,6 +22,8 @@ from orthocl.streams.datasets.catalogue import ENTRIES
 from orthocl.streams.datasets.locate import find
 
 REPOSITORY = Path(__file__).parents[1]
+# Data that tests share between runs; every user has a folder, because another user's cannot be written.
+CACHE = Path(tempfile.gettempdir()) / f"orthocl-test-{os.getuid() if hasattr(os, 'getuid') else 0}"
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -38,7 +40,7 @@ def pytest_configure(config: pytest.Config) -> None:
     home = os.environ.get("HOME", "")
     if not (os.path.isdir(home) and os.access(home, os.W_OK)):
         os.environ["HOME"] = tempfile.mkdtemp(prefix="orthocl-test-home-")
-    os.environ.setdefault("MPLCONFIGDIR", os.path.join(tempfile.gettempdir(), "orthocl-test-matplotlib"))
+    os.environ.setdefault("MPLCONFIGDIR", str(CACHE / "matplotlib"))
     for name in ("ORTHOCL_STORE", "ORTHOCL_SCRATCH", "NO_COLOR", "FORCE_COLOR", "COLUMNS"):
         os.environ.pop(name, None)
 
@@ -51,7 +53,7 @@ def _given_roots() -> list[Path]:
 
 def _cached(name: str, fill: Callable[[Path], object]) -> Path:
     """A folder in the system's temporary folder, filled once and put into place at once (workers may race)."""
-    target = Path(tempfile.gettempdir()) / "orthocl-test-data" / name
+    target = CACHE / name
     if not target.exists():
         target.parent.mkdir(parents=True, exist_ok=True)
         work = Path(tempfile.mkdtemp(dir=target.parent))
@@ -80,7 +82,7 @@ def _complete(name: str) -> Path:
         for file in root.glob(f"{ENTRIES[name].editions[0].archive or name}.t*")
     ]
 
-    cached = Path(tempfile.gettempdir()) / "orthocl-test-data" / name
+    cached = CACHE / name
     size = sum(file.size for file in ENTRIES[name].editions[0].files)
     if not archives and not cached.exists() and size > 100_000_000:
         pytest.skip(f"complete {name} is not here: set ORTHOCL_DATA or run `orthocl data fetch {name}` first")

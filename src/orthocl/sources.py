@@ -97,7 +97,10 @@ def _imported_files(path: Path, root: Path) -> list[Path]:
     """Files below a folder that a file imports."""
     try:
         tree = ast.parse(path.read_text(encoding="utf-8", errors="replace"))
-    except SyntaxError:  # importing it will report the error
+    except (
+        SyntaxError,
+        ValueError,
+    ):  # importing it will report the error; ValueError for NUL before Python 3.12
         return []
     names: list[tuple[Path, str]] = []
     for node in ast.walk(tree):

@@ -3,6 +3,8 @@
     python tests/chaos/storm.py 200          # `make chaos`; a few minutes to half an hour
     python tests/chaos/storm.py 6 --seed 3   # the short form
 
+Where libfaketime is installed, some runs are told lies by the clock itself; elsewhere the claims of runs are redated.
+
 Whatever happens: no damaged record is read as good, no finished run is lost, and every run ends in the result, to the
 bit, of the run that nobody disturbed. The exit code is 1, with the seed and the disturbance, if that is not so.
 
@@ -84,6 +86,11 @@ def start(
         traceback.print_exc()
     finally:
         os._exit(code)
+
+
+def clock_library() -> Path | None:
+    """libfaketime, if this machine has it."""
+    return next(iter(sorted(Path("/usr/lib").glob("*/faketime/libfaketime.so.1"))), None)
 
 
 def limited(what: str, most: int) -> None:
@@ -219,6 +226,38 @@ class Storm:
         if not ended(pid, self.chance.uniform(0.0, 2.0)):
             end(pid)
 
+    def clock_lies(self, jobs: int) -> None:
+        """A process whose clock is wrong from the start and jumps while it works, beside one whose clock is right."""
+        library = clock_library()
+        if library is None:
+            self.clock_jumps(jobs)
+            return
+        lie = self.directory.with_name("clock")
+        jumps = ["-3d", "-1h", "-100s", "+0", "+100s", "+1h", "+3d"]
+        lie.write_text(self.chance.choice(jumps))
+        surroundings = {
+            **os.environ,
+            "LD_PRELOAD": str(library),
+            "FAKETIME_TIMESTAMP_FILE": str(lie),
+            "FAKETIME_NO_CACHE": "1",
+            "FAKETIME_DONT_FAKE_MONOTONIC": "1",  # no real clock jumps there
+            "NO_FAKE_STAT": "1",  # the disk keeps the right time, as a file server does
+        }
+        command = [sys.executable, __file__, "--run", self.method, str(self.directory), str(jobs)]
+        process = subprocess.Popen(
+            command,
+            env=surroundings,
+            start_new_session=True,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        self.wait_for_work(process.pid)
+        lie.write_text(self.chance.choice(jumps))
+        if self.chance.random() < 0.5:
+            self.killed(0)
+        if not ended(process.pid, self.chance.uniform(0.0, 5.0)):
+            end(process.pid)
+
     def two_writers(self, jobs: int) -> None:
         pids = [start(self.method, self.directory, jobs), start(self.method, self.directory, 0)]
         self.wait_for_work(pids[0])
@@ -325,6 +364,7 @@ DISTURBANCES = (
     Storm.told_to_stop,
     Storm.asleep,
     Storm.clock_jumps,
+    Storm.clock_lies,
     Storm.two_writers,
     Storm.files_deleted,
     Storm.bits_flipped,
@@ -378,7 +418,14 @@ def main() -> None:
     parser.add_argument("count", type=int, nargs="?", default=200)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--methods", nargs="*", default=METHODS)
+    parser.add_argument("--run", nargs=3, metavar=("METHOD", "STORE", "JOBS"), help=argparse.SUPPRESS)
     given = parser.parse_args()
+    if given.run:
+        method, directory, jobs = given.run
+        results = run_experiment(
+            experiment(method), Path(directory), jobs=int(jobs), options=OPTIONS, on_event=ignore
+        )
+        sys.exit(bool(results.failures))
     clock = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="orthocl-chaos-") as folder:
         used = weather(given.count, given.seed, Path(folder), tuple(given.methods))

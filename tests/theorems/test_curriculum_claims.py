@@ -165,6 +165,21 @@ def test_dissimilarity_matrix_against_pairs():
                 assert float(table[i + 1, j]) == pytest.approx(pair.dissimilarity(2), rel=1e-8)
 
 
+@pytest.mark.parametrize("rule", ["sgd", "ogd"])
+def test_dissimilarity_matrix_of_several_outputs(rule):
+    generator = torch.Generator().manual_seed(4)
+    tasks = [
+        (torch.randn(5, 30, generator=generator).double(), torch.randn(5, 2, generator=generator).double())
+        for _ in range(3)
+    ]
+    table = Curriculum(linear, tasks, rule=rule, ridge=0.2).dissimilarity_matrix()
+    for i in range(3):
+        for j in range(3):
+            if i != j:
+                pair = solve_stream(linear, [tasks[i], tasks[j]], rule=rule, ridge=0.2)
+                assert float(table[i + 1, j]) == pytest.approx(pair.dissimilarity(2), rel=1e-9)
+
+
 def test_greedy_is_not_optimal():
     worse = 0
     for seed in range(6):

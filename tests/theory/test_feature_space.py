@@ -97,3 +97,15 @@ def test_both_forms_agree_on_a_network(rule, ridge):
     assert features.distance_from_initialisation() == pytest.approx(
         plain.distance_from_initialisation(), rel=1e-8
     )
+
+
+@pytest.mark.parametrize("ridge", [0.0, 0.3])
+def test_inputs_that_repeat_each_other_count_once(ridge):
+    """Directions of length zero get nothing: the solution is that of the pseudo-inverse."""
+    x = torch.tensor([[1.0, 2.0, 0.0], [1.0, 2.0, 0.0], [0.0, 1.0, 1.0]], dtype=torch.float64)
+    y = torch.tensor([1.0, 3.0, -1.0], dtype=torch.float64)
+    model = nn.Linear(3, 1, bias=False).double()
+    nn.init.zeros_(model.weight)
+    found = solve_in_feature_space(EmpiricalNTK(model), [(x, y)], ridge=ridge).predict(torch.eye(3).double())
+    gram = x.T @ x + ridge * torch.eye(3, dtype=torch.float64)
+    torch.testing.assert_close(found, torch.linalg.pinv(gram, rtol=1e-10) @ x.T @ y, rtol=0, atol=1e-9)

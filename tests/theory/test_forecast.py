@@ -186,6 +186,12 @@ def test_settings_are_checked():
         descent_of(TrainSettings(optimizer="adam"), 10, "squared")
     stream = make_stream(tasks=2)
     model = nn.Sequential(nn.Linear(6, 8), nn.LayerNorm(8), nn.Linear(8, 3)).double()
+    assert ForecastMemory(model, per_task=0).per_task == 0
+    assert Descent(0.1, 0).steps == 0
+    with pytest.raises(SettingsError, match="steps >= 0"):
+        Descent(0.1, -1)
+    with pytest.raises(SettingsError, match="per_task >= 0"):
+        ForecastMemory(model, per_task=-1)
     memory = ForecastMemory(model, per_task=3)
     memory.remember(stream.task(1))
     fit = Descent(0.1, 2)

@@ -79,10 +79,15 @@ def test_capacity_law_of_two_tasks():
         assert law.ogd_wins == (law.ogd < law.sgd) == (d < 0.5)
     with pytest.raises(SettingsError, match="2n < p - 1"):
         capacity_law(50, 25, 0.1)
+    assert capacity_law(50, 24, 0.1).threshold == pytest.approx(1 / 50)  # the largest: (p - 2n - 1) / p
     with pytest.raises(SettingsError, match="leaves no room"):
         ogd_expected_losses(goals, 30)
     with pytest.raises(SettingsError, match="fewer than p - 1"):
         sgd_expected_losses(goals, 60)
+    parameters = goals.shape[1]
+    with pytest.raises(SettingsError, match="fewer than p - 1"):
+        sgd_expected_losses(goals, parameters - 1)
+    assert sgd_expected_losses(goals, parameters - 2).isfinite().all()
 
 
 def test_the_winner_changes_at_the_threshold():

@@ -115,6 +115,10 @@ def test_trained_networks_approach_the_closed_form_as_they_widen(x):
     assert errors[0] > 1.5 * errors[1] > 1.5 * 1.5 * errors[2]
     kernels = [one.kernel_error for one in found]
     assert kernels[0] > kernels[1] > kernels[2]
+    assert kernels[0] < 1  # relative to the limit, whatever the size of the inputs
+    larger = overlay([(30 * x, y)], x, widths=(32,), steps=1, bias_variance=0.0)[0].kernel_error
+    same = overlay([(x, y)], x, widths=(32,), steps=1, bias_variance=0.0)[0].kernel_error
+    assert larger == pytest.approx(same)
     assert found[-1].infinite_error < found[0].infinite_error
 
 

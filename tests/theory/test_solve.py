@@ -275,3 +275,31 @@ def test_wide_classifiers_that_protect_ground_truth_logits_approach_the_decouple
         ]
         errors.append(sum(float((one - limit).norm() / limit.norm()) for one in found) / 3)
     assert errors[0] > 1.7 * errors[1] > 1.7 * 1.7 * errors[2]
+
+
+@pytest.mark.parametrize("rule", ["sgd", "ogd"])
+def test_the_memory_that_is_asked_for_is_that_of_the_matrices(rule):
+    """The joint matrix, for OGD half of it again, and four copies of the rows of the largest task."""
+    needed = 8 * (18**2 * {"sgd": 2, "ogd": 3}[rule] // 2 + 4 * 18 * 6)
+    settings = {"kernel": linear, "tasks": make_tasks(), "ridge": 0.1, "rule": rule}
+    solve_stream(**settings, memory_limit=needed)
+    with pytest.raises(SettingsError, match="fewer samples"):
+        solve_stream(**settings, memory_limit=needed - 1)
+
+
+def test_traces_count_every_output():
+    tasks = make_tasks()
+    twice = [(x, torch.stack([y, -y], 1)) for x, y in tasks]
+    for rule in ("sgd", "ogd"):
+        one = solve_stream(linear, tasks, rule=rule, ridge=0.1)
+        two = solve_stream(linear, twice, rule=rule, ridge=0.1)
+        for task in (1, 2, 3):
+            assert two.effective_trace(task) == pytest.approx(2 * one.effective_trace(task), rel=1e-12)
+            assert two.base_trace(task) == pytest.approx(2 * one.base_trace(task), rel=1e-12)
+
+
+def test_conditioning_does_not_depend_on_the_unit_of_the_kernel():
+    plain = solve_stream(linear, make_tasks(), rule="ogd").conditioning()
+    scaled = solve_stream(lambda x, z: 1e4 * linear(x, z), make_tasks(), rule="ogd").conditioning()
+    assert scaled.smallest_pivot == pytest.approx(plain.smallest_pivot, rel=1e-9)
+    assert scaled.smallest_pivot < 1

@@ -17,7 +17,11 @@ def archive(path, members, mode="w:gz"):
     """Members: (name, content) or a TarInfo."""
     with tarfile.open(path, mode) as tar:
         for member in members:
-            if isinstance(member, tarfile.TarInfo):
+            if (
+                isinstance(member, tarfile.TarInfo) and member.size
+            ):  # its header alone: there is no such content
+                tar.fileobj.write(member.tobuf())
+            elif isinstance(member, tarfile.TarInfo):
                 tar.addfile(member)
             else:
                 info = tarfile.TarInfo(member[0])

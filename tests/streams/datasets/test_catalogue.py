@@ -178,6 +178,7 @@ def test_files_of_another_data_set_are_recognised(tmp_path, small_mnist):
         (idx(np.zeros(3, np.uint8))[:-1], 1, "promises .3,., 3 bytes, but 2 follow"),
         (idx(np.zeros(3, np.uint8)) + b"x", 1, "but 4 follow"),
         (b"\x00\x00\x08\x03" + b"\xff" * 12, 3, "but 0 follow"),
+        (b"\x00\x00\x08\x03" + b"\xff" * 4 + b"\x00" * 4 + b"\xff" * 4, 3, "nothing at all"),
     ],
 )
 def test_wrong_idx(content, dimensions, message):

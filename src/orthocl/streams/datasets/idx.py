@@ -35,4 +35,6 @@ def parse_idx(content: bytes, where: str, dimensions: int) -> NDArray[np.uint8]:
         raise DataError(
             f"{where}: its header promises {shape}, {prod(shape)} bytes, but {len(content) - start} follow"
         )
+    if 0 in shape:
+        raise DataError(f"{where}: its header promises {shape}: nothing at all")
     return np.frombuffer(content, np.uint8, offset=start).reshape(shape)

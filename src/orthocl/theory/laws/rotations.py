@@ -57,7 +57,7 @@ def rotation_forgetting(rank: int, parameters: int) -> float:
         rank: d, of the inputs.
         parameters: p.
 
-    >>> round(rotation_forgetting(rank=100, parameters=100), 12)
+    >>> round(rotation_forgetting(rank=100, parameters=100), 9)
     2.0
     """
     return partial_rotation_forgetting(rank, parameters, parameters)
