@@ -91,6 +91,24 @@ def test_gpm_grows_by_what_lies_outside():
             assert float((rows @ fewer).square().sum()) < 0.8 * float(rows.square().sum())
 
 
+def test_the_share_that_gpm_keeps_increases_with_every_task():
+    learner, _ = after_a_task(GPM(memory_per_task=100, threshold=0.5, increase=0.2))
+    assert learner.method.share == pytest.approx(0.7)
+    data = images(5)
+    with learner.learning(data):
+        step(learner, data)
+    seen = [rows.detach() for rows in inputs_of(learner.model, data.samples(torch.arange(len(data)))[0])]
+    for basis, rows in zip(learner.method.inputs.bases.values(), seen, strict=True):
+        assert float((rows @ basis[0]).square().sum()) >= 0.7 * float(rows.square().sum()) - 1e-9
+    plain, _ = after_a_task(GPM(memory_per_task=100, threshold=0.5))
+    with plain.learning(data):
+        step(plain, data)
+    assert plain.method.inputs.directions < learner.method.inputs.directions
+    assert GPM(threshold=0.9, increase=0.2).share == 0.9
+    learner.method.learnt = 9
+    assert learner.method.share == 1.0
+
+
 def test_gpm_keeps_every_output_of_remembered_inputs():
     model = nn.Sequential(nn.Linear(20, 6)).double()
     learner = attach(

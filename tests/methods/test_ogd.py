@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
+from torch.utils.data import TensorDataset
 
 from orthocl.errors import SettingsError
 from orthocl.methods import OGD, PCAOGD, OGDPlus
@@ -177,3 +178,19 @@ def test_regression_and_scalar_outputs(learn):
     learn(learner, splits[1], steps=1)
     step = sum(float((p.detach() - m).norm()) for p, m in zip(net.parameters(), moved, strict=True))
     assert float((net(inputs).detach() - before).norm()) < 1e-2 * step
+
+
+def test_drift_of_long_streams_is_measured_on_some_tasks_from_the_first_to_the_last():
+    model = nn.Linear(3, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    learner = attach(OGD(memory_per_task=1), model, optimizer)
+    for _ in range(60):
+        data = TensorDataset(torch.randn(2, 3), torch.randint(2, (2,)))
+        with learner.learning(data):
+            optimizer.zero_grad()
+            model(data.tensors[0]).square().sum().backward()
+            optimizer.step()
+    tasks = [piece.task for piece, _ in learner.method.watch.watched()]
+    assert len(learner.method.watch.probes) == 60
+    assert len(tasks) == len(set(tasks)) == 50
+    assert (tasks[0], tasks[-1], tasks) == (1, 60, sorted(tasks))

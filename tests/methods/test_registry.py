@@ -35,9 +35,9 @@ CASES = {
     "si": ({"strength": 1.0}, {"strength": 0.1, "damping": 1.0}),
     "mas": ({"strength": 1.0}, {"strength": 0.1, "importance_samples": 4, "importance_batch": 3}),
     "stable-sgd": ({"decay": 0.5, "batch_size": 4}, {"decay": 0.9, "dropout": 0.6, "batch_size": 3}),
-    "kron-ogd": ({"memory_per_task": 3}, {"memory_per_task": 6, "threshold": 0.5}),
-    "gpm": ({"memory_per_task": 3}, {"memory_per_task": 6, "threshold": 0.5}),
-    "sgp": ({"memory_per_task": 3}, {"memory_per_task": 6, "threshold": 0.5, "alpha": 1.0}),
+    "kron-ogd": ({"memory_per_task": 3}, {"memory_per_task": 6, "threshold": 0.5, "increase": 0.03}),
+    "gpm": ({"memory_per_task": 3}, {"memory_per_task": 6, "threshold": 0.5, "increase": 0.03}),
+    "sgp": ({"memory_per_task": 3}, {"memory_per_task": 6, "threshold": 0.5, "increase": 0.03, "alpha": 1.0}),
     "adam-nscl": ({"memory_per_task": 12}, {"memory_per_task": 4, "ratio": 2.0}),
     "sketch-ogd": (
         {"memory_per_task": 6, "sketch": 4},

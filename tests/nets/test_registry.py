@@ -28,3 +28,13 @@ def test_nets_by_name():
         make_net("mlp", (4,), {"main": 3}, {"hidden": [0]})
     with pytest.raises(SettingsError, match="images"):
         make_net("lenet", (4,), {"main": 3})
+
+
+def test_alexnet_32_is_a_trunk_or_a_network_and_needs_images():
+    trunk = make_net("alexnet-32", (3, 32, 32), {"1": 10, "2": 10}, {"hidden": [16, 12]}, seed=0)
+    assert trunk(torch.zeros(2, 3, 32, 32)).shape == (2, 10)
+    single = make_net("alexnet-32", (1, 20, 24), {"1": 5}, {"hidden": [16, 12]}, seed=0)
+    assert single(torch.zeros(3, 1, 20, 24)).shape == (3, 5)
+    assert not any(name.endswith("bias") for name, p in single.named_parameters() if p.dim() > 1)
+    with pytest.raises(SettingsError, match="height >= 17"):
+        make_net("alexnet-32", (784,), {"1": 10})

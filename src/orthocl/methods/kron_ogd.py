@@ -31,6 +31,7 @@ class KronOGD(GPM):
     Args:
         memory_per_task: samples that are used when a task ends; they are not kept.
         threshold: share of the energy of inputs, and of that of derivatives, that the bases hold after each task.
+        increase: added to the threshold for every further task, up to 1.
     """
 
     name: ClassVar[str] = "kron-ogd"
@@ -54,7 +55,7 @@ class KronOGD(GPM):
     def remember(self, seen: Seen) -> None:
         """Extend both bases of one layer."""
         super().remember(seen)
-        self.outputs.grow(seen.names, seen.derivatives, self.threshold)
+        self.outputs.grow(seen.names, seen.derivatives, self.share)
 
     def monitor(self, learner: Learner) -> dict[str, float]:
         """Protected directions: pairs of an input and an output direction."""

@@ -30,6 +30,7 @@ class SGP(GPM):
     Args:
         memory_per_task: samples whose inputs are used when a task ends; they are not kept.
         threshold: share of the inputs' energy that the basis holds after each task.
+        increase: added to the threshold for every further task, up to 1.
         alpha: the larger, the nearer to GPM.
     """
 

@@ -47,6 +47,7 @@ NETS: Registry[Builder] = Registry(
     {
         "mlp": "orthocl.nets.mlp:MLP",
         "lenet": "orthocl.nets.lenet:LeNet",
+        "alexnet-32": "orthocl.nets.alexnet_32:AlexNet32",
         "bird-classifier": "orthocl.nets.bird_classifier:BirdClassifier",
         "minilm-lora": "orthocl.nets.minilm:MiniLM",
         "efficientnet-lite0": "orthocl.nets.efficientnet_lite:EfficientNetLite0",
