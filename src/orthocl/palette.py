@@ -7,6 +7,7 @@ family is warm, baselines are cool.
 from __future__ import annotations
 
 import zlib
+from collections.abc import Sequence
 
 INK = "#262626"
 """Lines and letters."""
@@ -52,3 +53,13 @@ def method_style(label: str) -> tuple[str, str]:
         return METHODS[name]
     number = zlib.crc32(name.encode())
     return COLOURS[number % len(COLOURS)], MARKERS[number // len(COLOURS) % len(MARKERS)]
+
+
+def alike_before(labels: Sequence[str], label: str) -> int:
+    """How many labels of the same colour come before one: several settings of a method are told apart by more.
+
+    >>> alike_before(["ogd", "sgd", "ogd energy=0.99"], "ogd energy=0.99")
+    1
+    """
+    before = labels[: labels.index(label)]
+    return sum(method_style(other)[0] == method_style(label)[0] for other in before)

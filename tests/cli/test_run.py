@@ -110,7 +110,7 @@ def test_dry_run_counts_the_start_of_processes_and_never_says_zero(filled, capsy
     arguments = [*FLAGS, "--seed", "1", "--store", str(filled), "--dry-run"]
     assert call([*arguments, "--seed", "9"]) == 0
     text = capsys.readouterr().out
-    assert "1 thread each, 3.0 s of it to start; expect between 3." in text
+    assert "1 thread each, 3.0 s of it to start; expect between " in text
     assert "2 records" in text
     assert 3.0 <= float(text.split("About ")[1].split(" s ")[0]) < 20.0
     assert "0.0 s" not in text

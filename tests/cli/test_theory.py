@@ -8,6 +8,8 @@ from cyclopts import CycloptsError
 
 from orthocl.cli.theory import app
 from orthocl.errors import SettingsError
+from orthocl.lab.experiment.experiment import load_experiment
+from orthocl.lab.run.execute import make_stream
 
 SMALL = ["--tasks", "2", "--samples", "12", "--test-samples", "20"]
 
@@ -214,3 +216,40 @@ def test_solve_shows_proposition_1_in_the_terminal(capsys, monkeypatch):
         assert steps == pytest.approx(wanted["steps"], rel=1e-2)
     app(["solve", "--tasks", "2", "--samples", "9", "--rule", "sgd"], result_action="return_value")
     assert "Proposition" not in capsys.readouterr().out
+
+
+def test_streams_keeps_what_the_report_page_shows(capsys, tmp_path):
+    file = tmp_path / "two.toml"
+    file.write_text(
+        """
+methods = ["sgd", "ogd"]
+net = { name = "mlp", hidden = [8] }
+[stream]
+tasks = 2
+train_size = 40
+test_size = 20
+[streams.turned]
+stream = "rotated-mnist-mini"
+[streams.parts]
+stream = "split-mnist-mini"
+"""
+    )
+    store = tmp_path / "store"
+    app(
+        ["streams", str(file), "--store", str(store), "--samples", "10", "--points", "40", "--json"],
+        result_action="return_value",
+    )
+    captured = capsys.readouterr()
+    rows = json.loads(captured.out)["rows"]
+    assert [(row["stream"], row["task"]) for row in rows] == [
+        ("turned", 1),
+        ("turned", 2),
+        ("parts", 1),
+        ("parts", 2),
+    ]
+    assert "no bounds for parts" in captured.err
+    kept = {each["stream"]: each for each in json.loads((store / "theory.json").read_text())["streams"]}
+    assert len(kept["turned"]["bounds"]["ogd"]) == 2
+    assert kept["parts"]["bounds"] == {}
+    settings = load_experiment(file).runs[0].resolved().stream
+    assert kept["turned"]["fingerprint"] == make_stream(settings).fingerprint

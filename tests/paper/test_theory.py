@@ -6,13 +6,15 @@ from dataclasses import replace
 import pytest
 import torch
 
-from orthocl.errors import StoreError
+from orthocl.errors import StoreError, UnsupportedError
 from orthocl.lab import make_experiment
+from orthocl.lab.experiment.settings import NetSettings
 from orthocl.nets import MultiHead, make_net
 from orthocl.paper.evidence import Evidence
 from orthocl.paper.predictions import (
     AllHeads,
     Prediction,
+    bound_stream,
     fitting,
     predict_stream,
     read_predictions,
@@ -21,7 +23,7 @@ from orthocl.paper.predictions import (
 )
 from orthocl.paper.theory_page import TRIVIAL, measured_forgetting, predictors, tangent_drift, theory_page
 from orthocl.streams import make
-from orthocl.theory import InfiniteWidthNTK, early_stopping_ridge, solve_stream
+from orthocl.theory import InfiniteWidthNTK, certify, early_stopping_ridge, solve_stream
 from orthocl.theory.regression_targets import regression_tasks
 
 
@@ -61,6 +63,29 @@ def test_shared_head_against_the_closed_form(shared):
     assert shared.forgetting["sgd"][0] == pytest.approx(errors[1] - errors[0], rel=1e-4)
     assert shared.forgetting["sgd"][-1] == 0
     assert len(shared.complexity["ogd"]) == 3
+
+
+def test_bounds_are_the_smallest_valid_ones_on_different_samples():
+    run = tiny_runs("rotated-mnist-mini")[0]
+    found = bound_stream(run, points=60)
+    stream = make("rotated-mnist-mini", tasks=3, train_size=60, test_size=40)
+    tasks = regression_tasks(list(stream), 20, "one-hot", 1)
+    kernel = InfiniteWidthNTK(2, parameterisation="pytorch", widths=[16, 16])
+    data = [(task.inputs[:18].flatten(1), task.targets[:18]) for task in tasks]
+    solution = solve_stream(kernel, data, rule="sgd", ridge=early_stopping_ridge(18, 0.05, 2 * 6))
+    held = (tasks[1].inputs[18:].flatten(1), tasks[1].targets[18:])
+    expected = certify(solution, task=2, delta=0.05, held_out=held).smallest.value
+    assert found["sgd"][1] == pytest.approx(expected, rel=1e-5)
+    assert set(found) == {"sgd", "ogd"}
+    assert all(value > 0 for values in found.values() for value in values)
+
+
+def test_bounds_need_a_shared_head_and_a_wide_kernel():
+    with pytest.raises(UnsupportedError, match="share a head"):
+        bound_stream(tiny_runs("split-mnist-mini")[0])
+    lenet = replace(tiny_runs("rotated-mnist-mini")[0], net=NetSettings("lenet", {}))
+    with pytest.raises(UnsupportedError, match="infinitely wide lenet"):
+        bound_stream(lenet)
 
 
 def test_heads_of_their_own_interfere_through_the_trunk():

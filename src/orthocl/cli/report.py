@@ -52,7 +52,8 @@ def report(
     figure: Annotated[
         str | None,
         Parameter(
-            help="Draw this figure instead: accuracy, first-task, memorised or curves (.svg, .pdf, .png)."
+            help="Draw this figure instead: accuracy, first-task, memorised, curves, trade-off or "
+            "trade-off-directions (.svg, .pdf, .png)."
         ),
     ] = None,
     only: OnlyOption = None,

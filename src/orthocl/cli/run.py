@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -253,19 +254,15 @@ def _show_plan(experiment: Experiment, store: Store, options: RunOptions, jobs: 
         start = 0.0
         if backend == "local" and any(plan.seconds for plan in plans):
             start = start_seconds()  # as long as this command takes to start
-    table = new_table("stream", "method", "seed", "state")
-    for name in ("about", "between"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("median of")
-    for plan in plans:
-        settings = plan.settings
+    table = new_table("stream", "method", "seeds", "state", "each about", "from", right=["each about"])
+    for same in _alike(plans):
+        plan, settings = same[0], same[0].settings
         table.add_row(
             escape(settings.stream_label),
             escape(settings.method_label),
-            str(settings.seed),
+            ", ".join(str(each.settings.seed) for each in same),
             plan.state or "no data",
             "" if plan.seconds is None else time_text(plan.seconds) if plan.seconds else "–",
-            f"{time_text(plan.low)} and {time_text(plan.high)}" if plan.seconds else "",
             _basis(plan),
         )
     show(table, [_plan_row(plan) for plan in plans])
@@ -278,6 +275,15 @@ def _show_plan(experiment: Experiment, store: Store, options: RunOptions, jobs: 
         highlight=False,
     )
     suggest("the same command without --dry-run")
+
+
+def _alike(plans: Sequence[Forecast]) -> list[list[Forecast]]:
+    """Runs that differ in their seed alone, with the same forecast; in the order of their first."""
+    found: dict[object, list[Forecast]] = {}
+    for plan in plans:
+        key = (replace(plan.settings, seed=0), plan.state, plan.seconds, plan.basis)
+        found.setdefault(key, []).append(plan)
+    return list(found.values())
 
 
 def _plan_row(plan: Forecast) -> dict[str, object]:
@@ -298,7 +304,7 @@ def _basis(plan: Forecast) -> str:
     """What a forecast is based on, in words."""
     if plan.basis == "record":
         return counted(plan.count, "record")
-    return counted(plan.count, "timed step") if plan.basis else ""
+    return counted(plan.count, "step") if plan.basis else ""
 
 
 def _time_needed(plans: Sequence[Forecast], start: float, jobs: int, backend: str) -> str:

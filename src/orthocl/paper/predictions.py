@@ -11,23 +11,25 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from orthocl.errors import StoreError
+from orthocl.errors import StoreError, UnsupportedError
 from orthocl.lab import RunSettings
+from orthocl.lab.run.execute import make_stream
 from orthocl.nets import MultiHead, make_net
 from orthocl.storage import write_atomically
-from orthocl.streams import Stream, make
+from orthocl.streams import Stream
 from orthocl.theory import (
     EmpiricalNTK,
     InfiniteWidthNTK,
     Points,
     Solution,
+    certify,
     complexity_terms,
     early_stopping_ridge,
     solve_stream,
@@ -58,6 +60,7 @@ class Prediction:
         complexity: the task's term of R_T, by rule.
         forgetting: predicted growth of the squared error per test sample from the end of the task to the end of the
             stream, by rule.
+        bounds: smallest valid bound on the error of each task after the last one, by rule; empty if not asked for.
     """
 
     stream: str
@@ -70,6 +73,7 @@ class Prediction:
     dissimilarity: Mapping[str, Sequence[float]]
     complexity: Mapping[str, Sequence[float]]
     forgetting: Mapping[str, Sequence[float]]
+    bounds: Mapping[str, Sequence[float]] = field(default_factory=dict)
 
 
 def settings_hash(run: RunSettings) -> str:
@@ -118,27 +122,16 @@ def predict_stream(
         head_samples: the same where each has its own.
     """
     resolved = run.resolved()
-    asked = resolved.stream
-    stream = make(
-        asked.name,
-        tasks=asked.tasks,
-        seed=asked.seed,
-        data_root=data_root,
-        train_size=asked.train_size,
-        test_size=asked.test_size,
-        options=asked.options,
-    )
+    stream = make_stream(resolved.stream, None if data_root is None else str(data_root))
     count = samples if len(stream.heads) == 1 else head_samples
-    sizes = [len(task.train) for task in stream]
-    steps = resolved.train.epochs * -(-sum(sizes) // len(sizes) // resolved.train.batch_size)
-    ridge = early_stopping_ridge(count, resolved.train.learning_rate, steps)
+    ridge = _ridge(resolved, stream, count)
     solved = (
         _shared(stream, resolved, count, ridge)
         if len(stream.heads) == 1
         else _split(stream, resolved, count, ridge)
     )
     return Prediction(
-        run.stream_label or asked.name,
+        run.stream_label or resolved.stream.name,
         settings_hash(run),
         stream.fingerprint,
         solved[0],
@@ -154,21 +147,71 @@ def predict_stream(
     )
 
 
+def bound_stream(
+    run: RunSettings, data_root: str | Path | None = None, points: int = 3000, delta: float = 0.05
+) -> dict[str, list[float]]:
+    """The smallest valid bound on the error of each task after the last one, by rule.
+
+    The tasks are learnt in closed form on different samples, a tenth of which is kept out of training for the form
+    that needs it; all forms hold together with probability 1 - delta.
+
+    Args:
+        run: a run on a stream whose tasks share a head.
+        data_root: folder of the data sets.
+        points: samples of all tasks together.
+        delta: probability that the bounds of a task may fail.
+    """
+    resolved = run.resolved()
+    stream = make_stream(resolved.stream, None if data_root is None else str(data_root))
+    if len(stream.heads) > 1:
+        raise UnsupportedError("bounds are for tasks that share a head")
+    count = max(10, min(points // len(stream), min(len(task.train) for task in stream) // len(stream)))
+    kept = count - max(1, count // 10)
+    tasks = regression_tasks(list(stream), count, "one-hot", 1)
+    kernel, _ = _wide_kernel(resolved)
+    ridge = _ridge(resolved, stream, kept)
+    found: dict[str, list[float]] = {}
+    for rule in RULES:
+        data = [(task.inputs[:kept].flatten(1), task.targets[:kept]) for task in tasks]
+        solution = solve_stream(kernel, data, rule=rule, ridge=ridge)
+        held = [(task.inputs[kept:].flatten(1), task.targets[kept:]) for task in tasks]
+        found[rule] = _all(
+            certify(solution, task=number, delta=delta, held_out=out).smallest.value
+            for number, out in enumerate(held, start=1)
+        )
+    return found
+
+
+def _ridge(run: RunSettings, stream: Stream, count: int) -> float:
+    """What the training time of a run amounts to on so many samples a task."""
+    sizes = [len(task.train) for task in stream]
+    steps = run.train.epochs * -(-sum(sizes) // len(sizes) // run.train.batch_size)
+    return early_stopping_ridge(count, run.train.learning_rate, steps)
+
+
+def _wide_kernel(run: RunSettings) -> tuple[InfiniteWidthNTK, str]:
+    """The kernel of the infinitely wide network of a run, and words for it."""
+    if run.net.name != "mlp":
+        raise UnsupportedError(f"there is no kernel of an infinitely wide {run.net.name}: take an mlp")
+    widths = [int(width) for width in run.net.settings["hidden"]]
+    kernel = InfiniteWidthNTK(len(widths), parameterisation="pytorch", widths=widths)
+    return kernel, f"infinitely wide MLP with {len(widths)} hidden layers"
+
+
 Solved = tuple[str, list[tuple[Rule, Solution, list[float]]]]
 """Words for the kernel; for each rule the closed form and the predicted forgetting of every task."""
 
 
 def _shared(stream: Stream, run: RunSettings, count: int, ridge: float) -> Solved:
     tasks = regression_tasks(list(stream), count, "one-hot", count, disjoint=False)
-    widths = [int(width) for width in run.net.settings["hidden"]]
-    kernel = InfiniteWidthNTK(len(widths), parameterisation="pytorch", widths=widths)
+    kernel, words = _wide_kernel(run)
     found: list[tuple[Rule, Solution, list[float]]] = []
     for rule in RULES:
         data = [(task.inputs.flatten(1), task.targets) for task in tasks]
         solution = solve_stream(kernel, data, rule=rule, ridge=ridge)
         values = solution.trajectory(torch.cat([task.test_inputs.flatten(1) for task in tasks]))
         found.append((rule, solution, _losses(values, [task.test_targets for task in tasks])))
-    return f"infinitely wide MLP with {len(widths)} hidden layers", found
+    return words, found
 
 
 def _split(stream: Stream, run: RunSettings, count: int, ridge: float) -> Solved:

@@ -181,9 +181,7 @@ def test_deep_links(open_page):
     assert page.get_by_label("one task").is_checked()
     assert page.locator("#task").input_value() == "2"
     assert page.locator("#cost-accuracy h3").inner_text() == "Accuracy against memory"
-    assert page.evaluate(
-        "Math.abs(document.getElementById('cost').getBoundingClientRect().top) < innerHeight"
-    )
+    playwright.expect(page.locator("#cost")).to_be_in_viewport(timeout=60_000)
     page.evaluate(COPIED)
     page.locator("#link").click()
     twin = open_page("#" + page.evaluate("window.copied").split("#")[1])

@@ -14,8 +14,9 @@ import numpy as np
 from orthocl.errors import DataError, unknown_name
 from orthocl.lab.experiment.settings import RunSettings
 from orthocl.lab.reporting.groups import RunGroup, group_runs
+from orthocl.lab.reporting.trade_off import bytes_figure, directions_figure
 from orthocl.lab.store.record import Record
-from orthocl.palette import COLOURS, method_style
+from orthocl.palette import COLOURS, alike_before, method_style
 from orthocl.plotting import (
     SMALL,
     SUFFIXES,
@@ -138,6 +139,8 @@ FIGURES: dict[str, Callable[[Pairs], Figure]] = {
     "first-task": first_task_figure,
     "memorised": memorised_figure,
     "curves": curves_figure,
+    "trade-off": bytes_figure,
+    "trade-off-directions": directions_figure,
 }
 
 
@@ -170,17 +173,11 @@ def _per_stream(pairs: Pairs, label: str, values: Callable[[Record], list[float]
     for number, (axis, stream) in enumerate(zip(axes, streams, strict=True)):
         for group, rows in lines:
             if group.stream == stream:
-                _line(axis, group, _alike(labels, group.label), rows)
+                _line(axis, group, alike_before(labels, group.label), rows)
         describe(axis, label_text(stream), "tasks learnt", label if number % 3 == 0 else "")
         axis.xaxis.set_major_locator(MaxNLocator(integer=True))
     legend_below(figure, handles_of(axes))
     return figure
-
-
-def _alike(labels: Sequence[str], label: str) -> int:
-    """How many lines of the same colour come before one."""
-    before = labels[: labels.index(label)]
-    return sum(method_style(other)[0] == method_style(label)[0] for other in before)
 
 
 def _rectangle(rows: Sequence[Sequence[float]]) -> np.ndarray:

@@ -80,7 +80,7 @@ def execute(
     settings: RunSettings,
     store: Store,
     *,
-    options: RunOptions = RunOptions(),  # noqa: B008  # frozen
+    options: RunOptions = RunOptions(),  # frozen
     observers: Sequence[RunObserver] = (),
     stop: Callable[[], bool] = lambda: False,
     stream: Stream | None = None,

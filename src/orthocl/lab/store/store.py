@@ -264,6 +264,8 @@ class Store:
         folder = self.folder(run)
         if alive_claim(folder) is not None:
             raise StoreError(f"run {run} is being executed right now: stop it first")
+        if folder.is_symlink():
+            raise StoreError(f"cannot remove {folder}: it is a symbolic link, to {os.readlink(folder)}")
         try:
             shutil.rmtree(folder)
         except OSError as error:
