@@ -90,6 +90,12 @@ def numbers(page, column):
     return [float(text.split("±")[0].split("\n")[0]) for text in rows(page, column)]
 
 
+def open_data(page, card):
+    """Open the table behind a chart, which the page makes only then."""
+    page.locator(f"#{card} .behind summary").click()
+    page.locator(f"#{card} .behind table").wait_for()
+
+
 def test_sorting(open_page):
     page = open_page()
     assert [text.strip() for text in rows(page)] == ["sgd", "ewc", "ogd", "ogd+"]
@@ -160,14 +166,14 @@ def test_the_difference_view(open_page, pairs):
         )
         for name in ("ogd", "ewc")
     )
-    page.locator("#difference .behind summary").click()
+    open_data(page, "difference")
     last = page.locator("#difference table tr").last.locator("td").all_inner_texts()
     assert [float(text) for text in last] == pytest.approx((one - two)[-1], abs=2e-4)
 
 
 def test_the_data_behind_the_curves(open_page, pairs):
     page = open_page("#stream=rotated&hide=" + "%0A".join(["ewc", "ogd", "ogd%2B"]))
-    page.locator("#accuracy-curves .behind summary").click()
+    open_data(page, "accuracy-curves")
     shown = page.locator("#accuracy-curves tbody td").all_inner_texts()
     own = [r.result.accuracies for s, r in pairs if (s.method_label, s.stream_label) == ("sgd", "rotated")]
     expected = [100 * np.mean([np.mean(rows[after][:after]) for rows in own]) for after in range(1, 5)]
