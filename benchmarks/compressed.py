@@ -23,9 +23,9 @@ from rich.table import Table
 from torch import Tensor, nn
 from torch.nn import functional
 
+from orthocl.formatting import size_text
 from orthocl.methods import OGD, SGD
 from orthocl.streams.arrays import TensorSplit
-from orthocl.tangents.planner import size
 from orthocl.training import attach
 
 BATCH = 32
@@ -218,7 +218,7 @@ def measure(case: Case, energies: list[float], repeats: int) -> list[list[str]]:
         rows.append(
             [
                 f"{energy}", f"{subspace.size}", f"{1e3 * base:.0f} ms", f"{median(times[energy]) / base:.2f}",
-                f"{size(subspace.nbytes)}", f"{subspace.nbytes / dense:.1%}",
+                f"{size_text(subspace.nbytes)}", f"{subspace.nbytes / dense:.1%}",
                 f"{(collecting[energy] - collecting[None]) / base * 100 / case.memory:.0f}",
                 f"{float(subspace.errors.mean()):.3f} / {float(subspace.errors.max()):.3f}",
             ]

@@ -41,7 +41,7 @@ def step_time(method, stream):
     return statistics.median(times[1:]), held
 
 
-if __name__ == "__main__":
+def main():
     torch.set_num_threads(1)
     data = orthocl.streams.make(
         "text-stream", train_size=REMEMBERED, test_size=2, options={"order": ["ag-news", "amazon"]}
@@ -53,3 +53,7 @@ if __name__ == "__main__":
         print(
             f"{name:18s} {seconds:6.2f} s  {seconds / plain:5.2f} x plain  {held / 1e6:8.1f} MB", flush=True
         )
+
+
+if __name__ == "__main__":
+    main()

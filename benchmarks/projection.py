@@ -35,11 +35,12 @@ from rich.table import Table
 from torch import Tensor, nn
 from torch.nn import functional
 
+from orthocl.formatting import size_text
 from orthocl.methods import OGD, SGD, Learner, Method
 from orthocl.nets import MLP, LeNet
 from orthocl.streams.arrays import TensorSplit
 from orthocl.tangents import Adapter, Subspace, collect
-from orthocl.tangents.planner import available_bytes, size
+from orthocl.tangents.memory_plan import available_bytes
 from orthocl.training import attach
 from orthocl.training.mlp_steps import MLPStepper
 from orthocl.training.quick_conditions import linear_layers
@@ -243,7 +244,7 @@ def report(setting: Setting, times: dict[str, float], adapters: dict[str, Adapte
             f"{ms:.2f}",
             f"{ms / times['sgd']:.2f}",
             faster,
-            "" if stored is None else size(stored),
+            "" if stored is None else size_text(stored),
             share,
         )
     console.print(table)
@@ -337,7 +338,7 @@ def huge(quick: bool, progress: Progress) -> dict[str, object]:
     setting = Setting(MLP((3072,), (wide, wide), 100), (3072,), 100, 300 if quick else 3000)
     built = time.perf_counter() - clock
     console.print(
-        f"dense would need {size(setting.dense_bytes)}; memory built in {built:.1f} s", highlight=False
+        f"dense would need {size_text(setting.dense_bytes)}; memory built in {built:.1f} s", highlight=False
     )
     result = compare(f"MLP 3072-{wide}-{wide}-100", setting, random_basis(setting), 3, progress)
     return {"built": built, **result}

@@ -174,13 +174,13 @@ def test_refusals_say_why():
 def test_a_memory_that_will_not_fit_is_noticed_before_training(monkeypatch):
     model = network()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    monkeypatch.setattr("orthocl.tangents.planner.available_bytes", lambda: 10_000)
+    monkeypatch.setattr("orthocl.tangents.memory_plan.available_bytes", lambda: 10_000)
     with pytest.warns(UserWarning, match=r"each of 50 tasks will need .* are available"):
         attach(OGD(), model, optimizer, tasks=50, example_input=torch.zeros(1, 4)).detach()
     learner = attach(OGD(), model, optimizer, tasks=50)
     with pytest.warns(UserWarning, match="each of 50 tasks"):
         fit(learner, tasks(1)[0])
-    monkeypatch.setattr("orthocl.tangents.planner.available_bytes", lambda: 10**9)
+    monkeypatch.setattr("orthocl.tangents.memory_plan.available_bytes", lambda: 10**9)
     learner.detach()
     learner = attach(OGD(), model, optimizer, tasks=50, example_input=torch.zeros(1, 4))
     assert not learner._warned

@@ -23,8 +23,9 @@ if not HELP_ONLY:
     from orthocl.checking import check_value
     from orthocl.cli.known_networks import KNOWN, without_numbers
     from orthocl.nets import make_net
+    from orthocl.tangents.memory_plan import Plan
     from orthocl.tangents.plan_text import headline, madds_text
-    from orthocl.tangents.planner import Plan, plan
+    from orthocl.tangents.planner import plan
     from orthocl.tangents.price_list import price_list
     from orthocl.tangents.verdict import PlainStep, moment_text, plain_step, times_plain, verdict
 

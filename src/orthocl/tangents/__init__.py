@@ -4,7 +4,8 @@ from orthocl.tangents.adapter import Adapter, why_not_exact
 from orthocl.tangents.collect import Variant, collect
 from orthocl.tangents.drift import Drift, drift
 from orthocl.tangents.layer_io import LayerIO, layer_io
-from orthocl.tangents.planner import Plan, plan
+from orthocl.tangents.memory_plan import Plan
+from orthocl.tangents.planner import plan
 from orthocl.tangents.retention import Probe
 from orthocl.tangents.subspace import Subspace
 from orthocl.tangents.tangents import Tangents

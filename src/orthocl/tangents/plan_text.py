@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from orthocl.formatting import counted, size_text
 
 if TYPE_CHECKING:
-    from orthocl.tangents.planner import Plan
+    from orthocl.tangents.memory_plan import Plan
 
 
 def headline(found: Plan) -> str:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from orthocl.formatting import size_text
-from orthocl.tangents.planner import LayerPlan, Plan
+from orthocl.tangents.memory_plan import LayerPlan, Plan
 
 AFFORDABLE = 1.5
 """Times of a plain SGD step that are worth no word of warning."""

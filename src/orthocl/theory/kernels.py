@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from orthocl.errors import DataError, SettingsError
-from orthocl.tangents.planner import available_bytes
+from orthocl.tangents.memory_plan import available_bytes
 from orthocl.theory.points import Points, PointsLike, as_points, row_chunks
 
 KernelFunction = Callable[[Tensor, Tensor], "Tensor | np.ndarray"]
