@@ -174,8 +174,9 @@ def seconds(action: Callable[[], object]) -> float:
 def measure(case: Case, energies: list[float], repeats: int) -> list[list[str]]:
     """Rows of the table: step / plain step, memory / dense, collecting 100 tangents / plain steps, errors."""
     generator = torch.Generator().manual_seed(0)
+    count = max(200, case.memory)
     data = [
-        TensorSplit(case.inputs(200, generator), torch.randint(10, (200,), generator=generator))
+        TensorSplit(case.inputs(count, generator), torch.randint(10, (count,), generator=generator))
         for _ in range(case.tasks + 1)
     ]
     learners = {}
@@ -187,7 +188,7 @@ def measure(case: Case, energies: list[float], repeats: int) -> list[list[str]]:
         learners[energy] = attach(method, model, case.optimizer(trained))
 
     def step(learner, split: TensorSplit, place: int) -> None:
-        x, y = split.samples(torch.arange(place * BATCH, (place + 1) * BATCH) % 200)
+        x, y = split.samples(torch.arange(place * BATCH, (place + 1) * BATCH) % len(split))
         learner.optimizer.zero_grad()
         learner.loss(learner.model(x), y).backward()
         learner.optimizer.step()

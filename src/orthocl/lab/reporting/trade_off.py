@@ -68,6 +68,7 @@ def _figure(
                 across if row == len(streams) - 1 else "",
                 label_text(f"{stream}, %") if column == 0 else "",
             )
+    figure.align_ylabels(axes[:: len(METRICS)])
     legend_below(figure, handles_of(axes))
     return figure
 

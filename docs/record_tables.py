@@ -1,4 +1,4 @@
-"""Figures and table of `trade-off.md`, from the records in `results-trade-off`.
+"""Tables of `trade-off.md` and `fine-tuning.md`, and the figures of the first, from the kept records.
 
 Run it after new records have come; a test compares.
 """
@@ -15,13 +15,13 @@ from orthocl.lab.reporting.groups import RunGroup, group_runs
 from orthocl.plotting import save_figure
 
 HERE = Path(__file__).parent
-RECORDS = HERE.parent / "results-trade-off"
-PAGE = HERE / "trade-off.md"
+TRADE_OFF = HERE.parent / "results-trade-off"
+PAGES = {HERE / "trade-off.md": TRADE_OFF, HERE / "fine-tuning.md": HERE.parent / "results-text"}
 FIGURES = {"trade-off": "trade-off.svg", "trade-off-directions": "trade-off-directions.svg"}
 MARKS = "<!-- from the records -->", "<!-- end of the records -->"
 
 
-def pairs(records: Path = RECORDS) -> list:
+def pairs(records: Path = TRADE_OFF) -> list:
     """Runs and records, as the figures and tables take them."""
     return [(record.settings, record) for record in Store(records).records()]
 
@@ -32,7 +32,7 @@ def cell(group: RunGroup, metric: str) -> str:
     return f"{mean(values):.1f}" + (f" ± {stdev(values):.1f}" if len(values) > 1 else "")
 
 
-def tables(records: Path = RECORDS) -> str:
+def tables(records: Path) -> str:
     """One table a stream."""
     groups = [group for group in group_runs(pairs(records)) if group.finished]
     lines = []
@@ -52,14 +52,15 @@ def tables(records: Path = RECORDS) -> str:
     return "\n".join(lines)
 
 
-def page() -> str:
-    """The page with the tables of today's records."""
-    before, _, rest = PAGE.read_text().partition(MARKS[0])
+def updated(page: Path) -> str:
+    """A page with the tables of today's records."""
+    before, _, rest = page.read_text().partition(MARKS[0])
     _, _, after = rest.partition(MARKS[1])
-    return f"{before}{MARKS[0]}\n{tables()}{MARKS[1]}{after}"
+    return f"{before}{MARKS[0]}\n{tables(PAGES[page])}{MARKS[1]}{after}"
 
 
 if __name__ == "__main__":
-    PAGE.write_text(page())
+    for page in PAGES:
+        page.write_text(updated(page))
     for name, file in FIGURES.items():
         save_figure(make_figure(name, pairs()), HERE / "figures" / file)

@@ -1,4 +1,4 @@
-"""The page of the trade-off shows the records that are kept."""
+"""Pages show the records that are kept."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ import pytest
 from orthocl.lab.reporting.figure import make_figure
 from orthocl.plotting import save_figure
 
-MADE = runpy.run_path(str(Path(__file__).parents[2] / "docs" / "trade_off.py"))
+MADE = runpy.run_path(str(Path(__file__).parents[2] / "docs" / "record_tables.py"))
 
 
 def texts(path):
     return re.findall(r"<text[^>]*>([^<]*)</text>", path.read_text())
 
 
-def test_the_tables_are_those_of_the_records():
-    assert MADE["PAGE"].read_text() == MADE["page"]()
+@pytest.mark.parametrize("page", MADE["PAGES"], ids=lambda page: page.stem)
+def test_the_tables_are_those_of_the_records(page):
+    assert page.read_text() == MADE["updated"](page)
 
 
 @pytest.mark.parametrize(("name", "file"), MADE["FIGURES"].items())
