@@ -2,10 +2,11 @@
 
 All times are medians of CPU time of one thread; the ways of one network take their steps in turn within one run, so
 read the ratios. Data are random but of low rank, as images are; the network is trained on them for a few steps before
-tangents are taken, because those of an untrained network have flat spectra that no real one has.
+tangents are taken, because those of an untrained network have flat spectra that no real one has. The lines minilm and
+minilm-lora are a pretrained network on real texts (docs/fine-tuning.md says where they come from).
 
-    python benchmarks/compressed.py                     all lines (about an hour, 4 GB)
-    python benchmarks/compressed.py --network vit       one of them: resnet18, vit, bert, lora
+    python benchmarks/compressed.py                     all lines (about 40 minutes, 16 GB)
+    python benchmarks/compressed.py --network vit       one of them: resnet18, vit, bert, lora, minilm, minilm-lora
     python benchmarks/compressed.py --quick             small versions, a minute
 """
 
@@ -23,8 +24,11 @@ from rich.table import Table
 from torch import Tensor, nn
 from torch.nn import functional
 
+from orthocl import streams
+from orthocl.errors import OrthoclError
 from orthocl.formatting import size_text
 from orthocl.methods import OGD, SGD
+from orthocl.nets.minilm import MiniLM
 from orthocl.streams.arrays import TensorSplit
 from orthocl.training import attach
 
@@ -144,12 +148,28 @@ def texts(count: int, generator: torch.Generator) -> Tensor:
     return (torch.rand(count, 32, generator=generator) ** 3 * 3000).long()  # few words are frequent
 
 
+def real_texts(count: int, generator: torch.Generator) -> Tensor:
+    stream = streams.make(
+        "text-stream", train_size=500, test_size=2, options={"order": ["ag-news", "sst-2", "qqp"]}
+    )
+    tokens = torch.cat([task.train.samples()[0] for task in stream])
+    return tokens[torch.randperm(len(tokens), generator=generator)[:count]]
+
+
+def minilm(rank: int) -> nn.Module:
+    return nn.Sequential(MiniLM(rank), nn.Linear(MiniLM.features, 10))
+
+
 def plain(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
     return torch.optim.SGD(parameters, lr=0.01)
 
 
 def adamw(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
     return torch.optim.AdamW(parameters, lr=1e-4)
+
+
+def adamw_of_adapters(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(parameters, lr=1e-3)
 
 
 def cases(quick: bool) -> dict[str, Case]:
@@ -162,6 +182,8 @@ def cases(quick: bool) -> dict[str, Case]:
         "vit": Case(lambda: ViT(*((48, 2) if quick else (192, 6))), images, plain, tasks, memory),
         "bert": Case(lambda: Encoder(*bert), texts, adamw, 2, 10 if quick else 100),
         "lora": Case(lambda: lora(Encoder(*bert)), texts, adamw, 2, 20 if quick else 500),
+        "minilm": Case(lambda: minilm(0), real_texts, adamw, 2, 5 if quick else 100),
+        "minilm-lora": Case(lambda: minilm(8), real_texts, adamw_of_adapters, 2, 20 if quick else 500),
     }
 
 
@@ -171,7 +193,7 @@ def seconds(action: Callable[[], object]) -> float:
     return time.process_time() - start
 
 
-def measure(case: Case, energies: list[float], repeats: int) -> list[list[str]]:
+def measure(case: Case, energies: list[float], repeats: int, storage: str | None) -> list[list[str]]:
     """Rows of the table: step / plain step, memory / dense, collecting 100 tangents / plain steps, errors."""
     generator = torch.Generator().manual_seed(0)
     count = max(200, case.memory)
@@ -183,7 +205,7 @@ def measure(case: Case, energies: list[float], repeats: int) -> list[list[str]]:
     for energy in [None, *energies]:
         torch.manual_seed(0)
         model = case.make()
-        method = SGD() if energy is None else OGD(memory_per_task=case.memory, energy=energy)
+        method = SGD() if energy is None else OGD(memory_per_task=case.memory, energy=energy, storage=storage)
         trained = [p for p in model.parameters() if p.requires_grad]
         learners[energy] = attach(method, model, case.optimizer(trained))
 
@@ -233,6 +255,7 @@ def main() -> None:
     )
     parser.add_argument("--network", action="append", help="resnet18, vit, bert or lora; by default all")
     parser.add_argument("--energy", action="append", type=float, help="share kept; by default 0.99 and 0.999")
+    parser.add_argument("--storage", help="type of the cores: bfloat16 takes half of the bytes")
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--quick", action="store_true")
     options = parser.parse_args()
@@ -243,7 +266,12 @@ def main() -> None:
     )  # fmt: skip
     found = cases(options.quick)
     for name in options.network or found:
-        for row in measure(found[name], options.energy or [0.99, 0.999], options.repeats):
+        try:
+            rows = measure(found[name], options.energy or [0.99, 0.999], options.repeats, options.storage)
+        except OrthoclError as error:  # no pretrained network here
+            console.print(f"{name} is left out: {error}", highlight=False)
+            continue
+        for row in rows:
             table.add_row(name, *row)
     console.print(table)
 

@@ -26,7 +26,7 @@ class MiniLM(nn.Module):
     Each adapted weight W becomes W + (alpha / rank) B A with the frozen pretrained W. Dropout is off.
 
     Args:
-        rank: of the adapters.
+        rank: of the adapters; 0 trains all weights instead, without adapters.
         alpha: scale of the adapters.
         adapted: which linear layers carry adapters, by the last part of their names.
     """
@@ -35,7 +35,8 @@ class MiniLM(nn.Module):
 
     def __init__(self, rank: int = 8, alpha: int = 16, adapted: Sequence[str] = ("query", "value")):
         super().__init__()
-        self.encoder = _with_adapters(_pretrained(), rank, alpha, list(adapted))
+        model = _pretrained()
+        self.encoder = _with_adapters(model, rank, alpha, list(adapted)) if rank else model
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Token numbers (samples, length), padded with 0 -> (samples, 384)."""

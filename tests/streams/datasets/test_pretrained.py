@@ -79,6 +79,9 @@ def test_minilm_reads_texts():
     rows = collect(model, x[:3], y[:3], parameters=parameters).dense()
     expected = row_of_autograd(model, x[1], y[1], parameters)
     assert float((rows[1] - expected).norm() / expected.norm()) < 1e-3
+    whole = make_net("minilm-lora", stream.input_shape, stream.heads, {"rank": 0}, seed=0)
+    assert not any("lora" in name for name in trained(whole))
+    torch.testing.assert_close(whole.eval()(x).shape, together.shape)
 
 
 def small_text_stream(tmp_path, monkeypatch, rows):
