@@ -11,7 +11,7 @@ import torch
 import orthocl
 from orthocl.errors import DataError
 
-SAMPLES, EPOCHS = 48, 2
+SAMPLES, EPOCHS = 48, 4
 
 
 def main():
@@ -21,7 +21,7 @@ def main():
     except DataError as error:
         print(error)
         return
-    optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.05)
+    optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.004)
     learner = orthocl.attach(orthocl.OGDPlus(memory_per_task=12, energy=0.99), model, optimizer, seed=0)
     for task in stream:
         inputs, targets = task.train.samples()
