@@ -66,7 +66,8 @@ def _finding(stream: str, groups: Sequence[RunGroup]) -> Finding:
     rivals = [group for group in groups if group.finished and group.method not in BOUNDS_ABOVE]
     if not rivals:
         return Finding(stream, f"On {stream} there is no finished run yet.")
-    best = max(rivals, key=lambda group: mean(group, "aac"))
+    several = [group for group in rivals if len(group.finished) > 1]  # one seed may be luck
+    best = max(several or rivals, key=lambda group: mean(group, "aac"))
     baselines = [group for group in rivals if group.finished[0].settings.method.name == "sgd"]
     plain = max(baselines, key=lambda group: mean(group, "aac"), default=None)
     if near_chance(best):
