@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from torch import nn
+from torch import Tensor, nn
 
 from orthocl.errors import SettingsError
 
@@ -50,3 +50,11 @@ class LeNet(nn.Sequential):
             layers.append(nn.Linear(hidden, outputs))
         super().__init__(*layers)
         self.features = hidden if outputs is None else outputs
+
+    def forward(self, input: Tensor) -> Tensor:
+        """The same function of images in either layout; channels last, convolutions are faster on a CPU.
+
+        The layout is changed by plain operations, which `torch.func.vmap` can transform.
+        """
+        output: Tensor = super().forward(input.permute(0, 2, 3, 1).contiguous().permute(0, 3, 1, 2))  # type: ignore[no-untyped-call]
+        return output
