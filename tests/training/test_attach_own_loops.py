@@ -440,36 +440,6 @@ def test_tasks_with_samples_of_another_shape(name):
     assert weights(model).isfinite().all()
 
 
-def plain(held, inputs):
-    """What a list of the parameters, made before the task, computes."""
-    return (torch.tanh(inputs @ held[0].t() + held[1]) @ held[2].t() + held[3]).detach()
-
-
-def test_weights_can_be_read_in_the_middle_of_a_task():
-    """`learner.merge()`: parameters that somebody holds are then what the model computes with."""
-    generator = torch.Generator().manual_seed(0)
-    data = [
-        TensorDataset(torch.randn(40, 256, generator=generator), torch.randint(3, (40,), generator=generator))
-        for _ in range(2)
-    ]
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(256, 64), nn.Tanh(), nn.Linear(64, 3))
-    learner = attach(OGD(memory_per_task=20), model, torch.optim.SGD(model.parameters(), lr=0.1))
-    held = list(model.parameters())
-    for task in data:
-        with learner.learning(task):
-            for _ in range(3):
-                learner.optimizer.zero_grad()
-                torch.nn.functional.cross_entropy(model(task.tensors[0]), task.tensors[1]).backward()
-                learner.optimizer.step()
-            expected = model(task.tensors[0]).detach()
-            if task is data[1]:
-                assert learner.method.adapter is not None
-                assert float((plain(held, task.tensors[0]) - expected).abs().max()) > 1e-4
-            learner.merge()
-            torch.testing.assert_close(plain(held, task.tensors[0]), expected, rtol=1e-4, atol=1e-5)
-
-
 def test_weights_in_half_precision_are_warned_of():
     model = nn.Linear(4, 3).bfloat16()
     with pytest.warns(UserWarning, match="rounding the weights"):

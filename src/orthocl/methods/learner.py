@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from html import escape
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -30,7 +30,7 @@ from orthocl.nets.outputs import Outputs, read_outputs
 from orthocl.storage import read_state, write_state
 from orthocl.streams.base import Split, Task
 from orthocl.streams.batches import SplitBatch, as_split
-from orthocl.tangents.adapter import why_not_exact
+from orthocl.tangents.commuting import why_not_exact
 
 Loss = Callable[[Any, Any], Tensor]
 """(outputs, targets) of a batch -> mean loss: tensors, or dicts of them where outputs are named."""
@@ -86,7 +86,7 @@ class Learner(Certifiable):
         self._transforms = self.method.overrides("transform")
         self._watches = self.method.overrides("after_step")
         self._measures = self._watches and self.method.uses_step
-        self._protected: list[Tensor] = list(self.parameters.values())
+        self.protect(self.parameters)
         self._gradient: list[Tensor] = []
         self._before: list[Tensor] = []
         self._penalises = self.method.overrides("penalty")
@@ -221,7 +221,9 @@ class Learner(Certifiable):
         It has no batch size: what depends on a whole batch, such as a cache of inputs, belongs to the full learner.
         """
         view = copy(self)
-        view.parameters, view._protected, view.method = parameters, list(parameters.values()), method
+        view.method = method
+        view.protect(parameters)
+        view.own_lists = self.own_lists + view.own_lists
         view.batch_size, view.sole = None, self.sole and sole
         return view
 
@@ -294,10 +296,12 @@ class Learner(Certifiable):
         return self.method.penalty(self)
 
     def merge(self) -> None:
-        """Make `model.parameters()` complete in the middle of a task: call it before you average or log weights.
+        """Make the weights complete in the middle of a task, wherever they are read from.
 
         The fast path of the OGD family keeps part of the weights outside the layers until a task ends. `model(x)`,
-        `state_dict`, copies and pickles are right at any time without this.
+        `model.parameters()`, `state_dict`, copies and pickles are right at any time without this, and so is what
+        lists and other objects hold: the fast path is not taken then. Call it before you read a parameter that a
+        function keeps in a local variable, or any that is held while you insist on engine="adapter".
         """
         self.method.merge(self)
 
@@ -365,7 +369,8 @@ class Learner(Certifiable):
 
     def protect(self, parameters: dict[str, nn.Parameter]) -> None:
         """Let these be the protected parameters from now on."""
-        self.parameters, self._protected = parameters, list(parameters.values())
+        self.parameters, self._protected = parameters, cast(list[Tensor], list(parameters.values()))
+        self.own_lists: list[object] = [self.parameters, self._protected]  # who else holds them may read them
 
     def save(self, path: str | Path) -> None:
         """Write the method's memory and state to one safetensors file. Save the model's weights separately."""

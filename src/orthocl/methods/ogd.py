@@ -17,6 +17,7 @@ from torch import Tensor
 
 from orthocl.errors import TrainingError
 from orthocl.methods.base import Gradient, Method, later
+from orthocl.methods.held_weights import held_elsewhere
 from orthocl.methods.learner import Learner
 from orthocl.methods.memory import Remembered, draw
 from orthocl.methods.protection_report import Watch
@@ -52,8 +53,8 @@ class OGD(Method):
         engine: "project" projects every gradient or update; "adapter" trains through the tangent adapter (the same
             steps, cheaper); "auto" takes the adapter where it is exact, as `orthocl plan` advises. While a task is
             learnt with the adapter, weights that are read through the model (`model.parameters()`, `state_dict`,
-            copies) are complete; parameters that were put in a list before lack the adapter's share until
-            `learner.merge()` or the end of the task.
+            copies) are complete. Where something else holds parameters (a list, for an average of the weights),
+            "auto" projects, so that they are complete too.
         storage: dtype of the stored factors, "float32", "float64" or "bfloat16"; None for the model's own.
         input_cache: bytes that the runner may use, while a task is trained, to look up the first layer's kernel with
             the training data instead of computing it again every epoch. In memory, or in a file in the folder
@@ -103,8 +104,23 @@ class OGD(Method):
         # Nor where processes average their gradients and the adapter is not told.
         exact = self.engine != "project" and learner.stage == "gradient" and learner.sole
         exact = exact and (learner.ranks is None or learner.ranks.averages)
-        if exact and self.subspace is not None and self.subspace.rank:
+        if exact and self.subspace is not None and self.subspace.rank and not self._read_unseen(learner):
             self._install_adapter(learner, self.subspace)
+
+    def _read_unseen(self, learner: Learner) -> bool:
+        """Whether somebody holds weights, so that the adapter could not complete them before they are read."""
+        held = learner.batch_size is None and held_elsewhere(learner, self.adapter)
+        if learner.ranks is not None and self.adapter is None:  # one engine for all of them
+            held = any(learner.ranks.gather(held))
+        kept_on = self.engine == "adapter" or (learner.ranks is not None and self.adapter is not None)
+        if held and kept_on:
+            warnings.warn(
+                "something besides the model and its optimizer holds protected parameters. If it reads them while a "
+                "task is learnt (an average of the weights, say), the adapter's share is missing: read them through "
+                'the model, call learner.merge() first, or use engine="project"',
+                stacklevel=6,
+            )
+        return held and not kept_on
 
     def transform(self, learner: Learner, gradient: Gradient) -> Gradient:
         """The part of the gradient (or update) that leaves the remembered outputs alone."""
@@ -118,10 +134,7 @@ class OGD(Method):
         """The adapter's half of the step."""
         if self.adapter is None:
             return
-        protected = next(
-            iter(learner.parameters.values())
-        )  # all in groups with the same settings: `why_not_exact`
-        group = next(g for g in learner.optimizer.param_groups if any(p is protected for p in g["params"]))
+        group = _protected_group(learner)
         try:
             self.adapter.step(group["lr"], group["momentum"], group["nesterov"], group["dampening"])
         except TrainingError:
@@ -129,6 +142,9 @@ class OGD(Method):
                 raise
             # The loop clips or changes gradients after the backward pass, which the adapter cannot see. Taking it
             # off removes all that has leaked since the task began; from here on every gradient is projected.
+            self.remove_adapter(learner)
+            return
+        if self.adapter.newly_asked() and self._read_unseen(learner):
             self.remove_adapter(learner)
             return
         # Processes that train together keep it: their weights may be read by one of them only.
@@ -325,3 +341,10 @@ class OGD(Method):
             if self.adapter is not None:
                 self.adapter.load_state_dict(self.saved_adapter)
             self.saved_adapter = None
+
+
+def _protected_group(learner: Learner) -> dict[str, Any]:
+    """The optimizer's settings for the protected parameters: the same for all of them (`why_not_exact`)."""
+    protected = next(iter(learner.parameters.values()))
+    groups: list[dict[str, Any]] = learner.optimizer.param_groups
+    return next(group for group in groups if any(p is protected for p in group["params"]))

@@ -10,7 +10,7 @@ from orthocl.errors import SettingsError, UnsupportedError
 from orthocl.methods.base import Method
 from orthocl.methods.composite import Composite, require_methods
 from orthocl.methods.learner import Learner
-from orthocl.tangents.adapter import why_not_exact
+from orthocl.tangents.commuting import why_not_exact
 
 
 @dataclass

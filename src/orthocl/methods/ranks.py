@@ -23,10 +23,12 @@ class Ranks:
         averages: whether gradients are known to be averaged over the processes after each backward pass, because the
             model given to `attach` was the DistributedDataParallel one: the adapter's can then be averaged too.
         group: their process group; None for all processes.
+        own_lists: where the DistributedDataParallel model holds the parameters.
     """
 
     averages: bool
     group: Any = None
+    own_lists: tuple[object, ...] = ()
 
     @property
     def count(self) -> int:
@@ -70,7 +72,8 @@ def unwrapped(model: nn.Module) -> tuple[nn.Module, Ranks | None]:
     if any(type(parameter).__name__ == "DTensor" for parameter in model.parameters()):
         _refuse("DTensor parameters")
     if isinstance(model, DistributedDataParallel):
-        return model.module, Ranks(averages=True, group=model.process_group)
+        lists = tuple(value for value in vars(model).values() if isinstance(value, list))
+        return model.module, Ranks(averages=True, group=model.process_group, own_lists=lists)
     if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
         return model, Ranks(averages=False)
     return model, None

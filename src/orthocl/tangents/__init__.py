@@ -1,7 +1,8 @@
 """Tangents of remembered outputs as per-layer factors, and orthogonal projection that never forms them."""
 
-from orthocl.tangents.adapter import Adapter, why_not_exact
+from orthocl.tangents.adapter import Adapter
 from orthocl.tangents.collect import Variant, collect
+from orthocl.tangents.commuting import why_not_exact
 from orthocl.tangents.drift import Drift, drift
 from orthocl.tangents.layer_io import LayerIO, layer_io
 from orthocl.tangents.memory_plan import Plan

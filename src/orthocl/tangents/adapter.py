@@ -19,7 +19,6 @@ from typing import cast
 
 import torch
 from torch import Tensor, nn
-from torch.optim import Optimizer
 
 from orthocl.errors import SettingsError, StoreError, TrainingError
 from orthocl.streams.base import Split
@@ -39,30 +38,8 @@ ANCHOR_EVERY = 1000
 # Steps between two checks that all of the loss's gradient came through the adapted layers, and rows compared.
 CHECK_EVERY = 50
 CHECKED_ROWS = 8
-
-
-def why_not_exact(optimizer: Optimizer, parameters: Mapping[str, nn.Parameter]) -> str | None:
-    """Why an optimizer's steps do not commute with projection, or None if they do.
-
-    >>> layer = nn.Linear(2, 2)
-    >>> why_not_exact(torch.optim.SGD(layer.parameters(), lr=0.1, momentum=0.9), dict(layer.named_parameters()))
-    >>> why_not_exact(torch.optim.Adam(layer.parameters()), dict(layer.named_parameters()))
-    'Adam scales each weight by itself'
-    """
-    if type(optimizer) is not torch.optim.SGD:
-        return f"{type(optimizer).__name__} scales each weight by itself"
-    protected = {id(parameter) for parameter in parameters.values()}
-    groups = [g for g in optimizer.param_groups if any(id(p) in protected for p in g["params"])]
-    if any(group["weight_decay"] != 0 for group in groups):
-        return "weight decay moves the weights inside the protected span"
-    if any(group["maximize"] for group in groups):
-        return "the optimizer maximises"
-    keys = ("lr", "momentum", "nesterov", "dampening")
-    if any(group[key] != groups[0][key] for group in groups for key in keys):
-        return "protected parameters have different learning rates or momentum"
-    if sum(id(p) in protected for g in groups for p in g["params"]) < len(protected):
-        return "some protected parameters are not in the optimizer"
-    return None
+# Times that somebody reads the weights before it is called a habit.
+FEW = 8
 
 
 class Adapter:
@@ -71,8 +48,8 @@ class Adapter:
     Install it when a task begins and call `step` after every `optimizer.step()`, before the gradients are
     cleared. The optimizer must be plain SGD, with or without momentum, with one learning rate for all
     protected parameters (`why_not_exact`), starting the task without momentum from earlier tasks. All of the
-    loss must reach the protected weights through their layers' forward passes, and their gradients must
-    not be changed (clipped, penalised) after the backward pass: every few steps this is checked.
+    loss must reach the protected weights through their layers' forward passes, and their gradients must not be
+    changed (clipped, penalised) after the backward pass: every few steps this is checked.
 
     While it is installed, the parameters of an adapted layer lack its share of alpha until `merge`; `model(x)`,
     `state_dict`, copies, pickles and, in a foreign loop, what is read through the model are right at all times.
@@ -124,6 +101,7 @@ class Adapter:
         self.velocity: Tensor | None = None
         self.batch_index: Tensor | None = None
         self.idle, self.foreign, self.reads = False, foreign, 0
+        self._asked, self._answers = False, 0
         self.average: Callable[[Tensor], None] | None = None  # over processes that average their gradients
         self.layers: list[AdapterLayer] = []
         self.direct: list[tuple[Block | OneOutputRows, list[nn.Parameter]]] = []
@@ -162,6 +140,11 @@ class Adapter:
                 self.direct.append((sorted_rows or block.by_columns(), own))
             else:
                 self.direct.append((block, own))
+
+    @property
+    def own_lists(self) -> list[object]:
+        """Where it holds the parameters."""
+        return [self.parameters, *(own for _, own in self.direct)]
 
     @property
     def nbytes(self) -> int:
@@ -314,14 +297,21 @@ class Adapter:
 
     def read(self) -> None:
         """Somebody reads the weights: make them complete."""
+        self._asked = True
         if self._since_merge and not self.idle:
             self.reads += 1
             self.merge()
 
+    def newly_asked(self) -> bool:
+        """Whether somebody has asked for weights since the last call, and may have kept them: a few times a task."""
+        asked, self._asked = self._asked and self._answers < FEW, False
+        self._answers += asked
+        return asked
+
     @property
     def often_read(self) -> bool:
         """Whether the weights are read so often that merging them costs more than projecting every step."""
-        return self.reads >= 8 and 4 * self.reads > self._steps
+        return self.reads >= FEW and 4 * self.reads > self._steps
 
     def release_momentum(self, buffers: Sequence[Tensor]) -> None:
         """Turn the optimizer's momentum buffers into projected ones and restart alpha's momentum from there."""

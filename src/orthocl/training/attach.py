@@ -25,7 +25,7 @@ from orthocl.nets.heads import find_heads
 from orthocl.nets.inputs import Inputs
 from orthocl.nets.outputs import Outputs, check_outputs
 from orthocl.streams.batches import SplitBatch
-from orthocl.tangents.adapter import why_not_exact
+from orthocl.tangents.commuting import why_not_exact
 from orthocl.training.losses import default_loss
 from orthocl.training.seeds import derive_generator, draw_seed
 
