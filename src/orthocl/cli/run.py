@@ -232,7 +232,7 @@ def show_results(
         if kind == "terminal" or manners().json:
             show(made.rich(), made.to_values())
         else:
-            print(made.render(kind))
+            print(made.render(kind).rstrip("\n"))
         for row in made.rows:
             if row.note:
                 text = (

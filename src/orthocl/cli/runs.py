@@ -34,6 +34,7 @@ if not HELP_ONLY:
     from orthocl.checking import check_value
     from orthocl.lab.experiment.grid import flat
     from orthocl.lab.reporting.escaping import csv_text
+    from orthocl.lab.reporting.groups import agreed_labels
     from orthocl.lab.reporting.table import DEFAULT_METRICS, Cell, make_table, title
     from orthocl.lab.run.forecasts import read_forecasts
     from orthocl.lab.store import doctor as doctors
@@ -171,7 +172,12 @@ def compare(
     keys = list(dict.fromkeys(key for values in settings for key in values))
     differing = [key for key in keys if len({str(values.get(key)) for values in settings}) > 1]
     if table != "terminal" and not manners().json:
-        print(make_table([(r.settings, r) for r in records], metric or ()).render(table))
+        print(
+            make_table(agreed_labels((r.settings, r) for r in records), metric or ())
+            .render(table)
+            .rstrip("\n")
+        )
+        suggest(f"orthocl runs show {records[0].id[:8]}")
         return
     ids = [record.id[:8] for record in records]
     shown = new_table("", *ids, right=ids)
