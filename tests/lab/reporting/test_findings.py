@@ -69,7 +69,7 @@ def test_what_cannot_be_compared_has_no_price(make_runs, change, words):
 def test_another_amount_of_work_is_said(make_runs):
     plain = make_runs(streams=["rotated"], methods=["sgd"], changes=[{"epochs": 5}])
     pairs = plain + make_runs(streams=["rotated"], methods=["sgd", "ogd"], changes=[{"epochs": 1}])[3:]
-    assert found_price(pairs, "ogd").remark == "1 epoch a task, SGD 5"
+    assert found_price(pairs, "ogd").work == "1 epoch a task, SGD 5"
     assert "(1 epoch a task, SGD 5)" in find(group_runs(pairs))[0].headline
     other = timed(
         pairs,

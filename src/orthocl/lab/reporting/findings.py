@@ -84,7 +84,7 @@ def _finding(stream: str, groups: Sequence[RunGroup]) -> Finding:
     headline += f", {margin:.1f} points above plain SGD"
     cost = price(best, plain)
     if str(cost):
-        headline += f", for {cost} the training time" + (f" ({cost.remark})" if cost.remark else "")
+        headline += f", for {cost} the training time" + (f" ({cost.work})" if cost.work else "")
     return Finding(stream, headline + _lead(best, rivals) + ".", tuple(_tiles(best, plain, rivals)))
 
 
@@ -129,7 +129,7 @@ def _tiles(best: RunGroup, plain: RunGroup | None, rivals: Sequence[RunGroup]) -
     cost, memory = price(best, plain), mean(best, "memory")
     kept = f"{size_text(memory)} of memory" if memory else "no memory of its own"
     if str(cost) and plain is not best:
-        remark = f"the training time of SGD{f' ({cost.remark})' if cost.remark else ''}; {kept}"
+        remark = f"the training time of SGD{f' ({cost.notes})' if cost.notes else ''}; {kept}"
         tiles.append(("price", str(cost), remark))
     elif math.isfinite(memory):
         tiles.append(("price", size_text(memory), f"of memory; time not compared: {cost.remark}"))

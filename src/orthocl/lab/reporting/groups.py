@@ -155,8 +155,8 @@ def _short(name: str, value: Any) -> Any:
 
 
 def _reading_order(group: RunGroup) -> tuple[Any, ...]:
-    base = group.method.split(" ")[0]
-    place = list(METHODS).index(base) if base in METHODS else len(METHODS)
+    names = group.method.split(" ")[0], group.records[0].settings.method.name
+    place = next((list(METHODS).index(name) for name in names if name in METHODS), len(METHODS))
     return (natural(group.stream), place, natural(group.method), natural(group.differs))
 
 

@@ -194,7 +194,7 @@ def _labels(group: RunGroup) -> dict[str, Any]:
 def _price(group: RunGroup, plain: RunGroup | None) -> dict[str, Any]:
     cost = price(group, plain)
     known = {"times": _short(cost.times, 3)} if str(cost) else {}
-    return known | ({"priced": cost.remark} if cost.remark else {})
+    return known | ({"priced": cost.notes} if cost.notes else {})
 
 
 def _measured(

@@ -13,6 +13,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from orthocl.formatting import counted
 from orthocl.lab.reporting.groups import RunGroup
 from orthocl.lab.store.record import Record
 
@@ -26,11 +27,18 @@ class Price:
 
     Args:
         times: the ratio; NaN if it is unknown.
-        remark: what else a reader must know, such as "1 epoch a task, SGD 5"; if the ratio is unknown, why.
+        work: how the amounts of work differ, such as "1 epoch a task, SGD 5".
+        remark: what else a reader must know; if the ratio is unknown, why.
     """
 
     times: float = math.nan
+    work: str = ""
     remark: str = ""
+
+    @property
+    def notes(self) -> str:
+        """Work and remark."""
+        return "; ".join(filter(None, (self.work, self.remark)))
 
     def __str__(self) -> str:
         """Such as "2.9x"; empty if unknown."""
@@ -46,13 +54,12 @@ def price(group: RunGroup, plain: RunGroup | None) -> Price:
     if not group.finished or _clock(group.finished[0]) != _clock(plain.finished[0]):
         return Price(remark="its network, data, evaluations or machine are not those of plain SGD")
     epochs, most = (one.finished[0].settings.train.epochs for one in (group, plain))
-    remarks = [] if epochs == most else [f"{epochs} epoch{'' if epochs == 1 else 's'} a task, SGD {most}"]
-    if _processors(group) != _processors(plain):
-        remarks.append("partly on other processors")
+    work = "" if epochs == most else f"{counted(epochs, 'epoch')} a task, SGD {most}"
+    remark = "" if _processors(group) == _processors(plain) else "partly on other processors"
     own, base = _evaluations(group.finished), _evaluations(plain.finished)
     if not (math.isfinite(own) and math.isfinite(base) and base > 0):
         return Price(remark="the runs were too short to time")
-    return Price(own / base, ", ".join(remarks))
+    return Price(own / base, work, remark)
 
 
 def plain_sgd(groups: Sequence[RunGroup]) -> RunGroup | None:

@@ -30,13 +30,14 @@ function priceText() {
   if (state.cost === "memory") return "";
   if (!relative())
     return " Time by the clock on the wall: a busy machine moves a point to the right. With plain SGD on the same stream it would be relative to that.";
-  const told = visible()
-    .filter(group => group.priced)
-    .map(group => `${group.label}: ${group.priced}`);
-  return (
-    " Time of training against plain SGD's, each in units of the run's own evaluations, which are the same work in all of them, so that a busy machine does not count (median over seeds)." +
-    (told.length ? ` ${told.slice(0, 8).join("; ")}${told.length > 8 ? "; ..." : ""}.` : "")
-  );
+  const told = new Map();
+  for (const group of visible())
+    if (group.priced) told.set(group.priced, [...(told.get(group.priced) ?? []), group.label]);
+  const notes = [...told].map(([text, labels]) => `${labels.length > 6 ? `${labels.length} methods` : labels.join(", ")}: ${text}.`);
+  return [
+    " Time of training against plain SGD's, each counted in the run's own evaluations, which are the same work for all: a busy machine does not matter (median over seeds).",
+    ...notes.slice(0, 4),
+  ].join(" ");
 }
 
 /** The points that no other beats in both price and accuracy, from the cheapest to the dearest. */
@@ -77,13 +78,14 @@ function drawCost() {
       ),
       draw: width => costChart(width, items, format),
       table: () => ({
-        heads: ["method", "accuracy, %", "spread", memory ? "bytes" : relative() ? "times SGD" : "seconds", "kind"],
+        heads: ["method", "accuracy, %", "spread", memory ? "bytes" : relative() ? "times SGD" : "seconds", "kind", "remark"],
         rows: items.map(item => [
           item.group.label,
           item.y,
           Number.isFinite(item.sd) ? item.sd : "",
           item.x,
           item.ghost ? "dense OGD as published, counted" : "measured",
+          (!memory && !item.ghost && item.group.priced) || "",
         ]),
       }),
     }),
