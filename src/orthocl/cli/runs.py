@@ -135,11 +135,13 @@ def show_run(
         if failure is not None:
             lines = [f"[red]{escape(failure['reason'])}[/]", *map(escape, failure["traceback"])]
             console.print("\n".join(lines), highlight=False)
+        suggest("the command that started it goes on where it stopped; orthocl runs list")
         return
     report(**json.loads(record.to_json()))
     console.print(f"[bold]{escape(record.settings.label)}[/]  {run}  {record.status}", highlight=False)
     if record.reason:
         console.print(escape(record.reason), highlight=False)
+        suggest("orthocl runs list")
         return
     for name in [*METRICS, "memorised", "seconds", "memory"]:
         console.print(f"  {title(name):34} {Cell(name, (record.metric(name),)).text()}", highlight=False)

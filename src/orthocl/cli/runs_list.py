@@ -100,12 +100,13 @@ def _lines(store: Store) -> Iterator[Line]:
             yield Line(run, when, "?", "?", "?", "damaged")
 
 
-def _finished(text: str, otherwise: float) -> float:
-    """When a record says that its run finished: copied files are younger than what they tell."""
+def _finished(text: str, written: float) -> float:
+    """When a record says that its run finished: a copied file is younger. Its own file knows fractions of a second."""
     try:
-        return datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp()
+        finished = datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp()
     except ValueError:
-        return otherwise
+        return written
+    return written if finished <= written < finished + 2 else finished
 
 
 def _when(store: Store, run: str) -> float:

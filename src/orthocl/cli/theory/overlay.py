@@ -39,7 +39,8 @@ def overlay(
     """Train real networks of growing width and compare their outputs with the closed form.
 
     Columns: root mean square of trained minus predicted outputs on test samples, for the kernel of the network at
-    its start and for the infinitely wide one, and the relative distance between these kernels. All fall with width.
+    its start and for the infinitely wide one, and the relative distance between these kernels.
+    They fall with width, but for the chance of the start.
 
     Example: orthocl theory overlay --widths 64 256 1024 --figure overlay.svg
     """
