@@ -1,4 +1,4 @@
-"""Every command, by one table: --json is one object, --quiet has no remarks, and the last remark says what is next."""
+"""Every command, by one table: --json is one object, --quiet has no remarks, the last remark says what is next."""
 
 from __future__ import annotations
 
@@ -115,7 +115,8 @@ def place(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("command", COMMANDS)
 @pytest.mark.parametrize("switch", ["", "--json", "--quiet"])
-def test_manners(command, switch, place, capsys):
+def test_manners(command, switch, place, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "60")
     arguments, names = COMMANDS[command]
     line = [*command.split(), *(place.get(word, word) for word in arguments)]
     if command.startswith(WITH_STORE):
@@ -126,5 +127,6 @@ def test_manners(command, switch, place, capsys):
         assert captured.err == ""
     else:
         assert captured.err.splitlines()[-1].startswith("next: ")
+        assert "…" not in captured.out, "nothing is cut off on a narrow terminal"
     if switch == "--json":
         assert names <= set(json.loads(captured.out))

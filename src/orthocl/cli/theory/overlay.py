@@ -16,7 +16,7 @@ from orthocl.cli.theory.setup import (
     StreamName,
     load_tasks,
 )
-from orthocl.cli.theory.tables import check_figure, emit, progress_bar, save_figure
+from orthocl.cli.theory.tables import check_figure, emit, finish, progress_bar
 from orthocl.errors import SettingsError
 
 if not HELP_ONLY:
@@ -73,8 +73,7 @@ def overlay(
         )
     rows = [_row(each) for each in found]
     emit(f"trained networks and their closed form, {stream}, {rule}", rows, {"rule": rule}, json_output)
-    if figure is not None:
-        save_figure(figures.overlay_figure(found), figure)
+    finish(figure, lambda: figures.overlay_figure(found))
 
 
 def _row(found: Overlay) -> dict[str, Any]:
