@@ -108,3 +108,14 @@ def test_seeds_that_change_nothing_are_noticed(tmp_path):
     stream = streams.from_arrays([(*one, *one)], outputs=2)
     with pytest.warns(UserWarning, match="seeds 1 and 2 gave the same result to the bit"):
         orthocl.compare(stream, ["sgd"], net=build, seeds=2, store=tmp_path, on_event=silent)
+
+
+def test_a_notebook_shows_a_table(tmp_path):
+    x, y = np.random.RandomState(0).rand(12, 4), np.arange(12) % 2
+    stream = streams.from_arrays([(x, y, x, y)])
+    comparison = orthocl.compare(stream, {"<b>": "sgd"}, seeds=[1], store=tmp_path)
+    assert repr(comparison) == str(comparison)
+    found = comparison._repr_html_()
+    assert found.startswith("<table><tr><th>stream</th><th>method</th>")
+    assert found.count("<tr>") == 2
+    assert "&lt;b&gt;" in found
