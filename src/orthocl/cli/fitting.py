@@ -18,17 +18,20 @@ NARROWEST = 12
 def fitted(table: Table, width: int) -> list[Table]:
     """The table as it fits a width: itself, with its columns set, or in blocks that repeat the first column."""
     columns = table.columns
-    natural = [_natural(column) for column in columns]
-    if sum(natural) + 3 * len(columns) + 1 <= width:
+    natural, least = [_natural(column) for column in columns], [_least(column) for column in columns]
+    usual = 3 * len(columns) + 1  # room between the columns and around them
+    if sum(natural) + usual <= width:
         return [table]
-    least = [_least(column) for column in columns]
     blocks = _blocks(least, width)
-    if len(blocks) == 1:
-        table.padding, table.show_edge = (0, 0), False
-        for column, chosen in zip(columns, _widths(natural, least, width - len(columns) + 1), strict=True):
-            column.width, column.overflow = chosen, "fold"
-        return [table]
-    return [made for block in blocks for made in fitted(_part(table, block, first=block is blocks[0]), width)]
+    if len(blocks) > 1:
+        return [
+            made for block in blocks for made in fitted(_part(table, block, first=block is blocks[0]), width)
+        ]
+    if sum(least) + usual > width:
+        table.padding, table.show_edge, usual = (0, 0), False, len(columns) - 1
+    for column, chosen in zip(columns, _widths(natural, least, width - usual), strict=True):
+        column.width, column.overflow = chosen, "fold"
+    return [table]
 
 
 def _blocks(least: Sequence[int], width: int) -> list[list[int]]:
