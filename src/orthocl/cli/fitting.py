@@ -5,7 +5,7 @@ No number ever loses a digit, and no column is left out.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from rich.cells import cell_len
 from rich.table import Column, Table
@@ -13,6 +13,8 @@ from rich.text import Text
 
 NARROWEST = 12
 """Columns of words are not made narrower, unless they are."""
+LONGEST_WORD = 24
+"""Words up to here are not broken."""
 
 
 def fitted(table: Table, width: int) -> list[Table]:
@@ -69,16 +71,20 @@ def _part(table: Table, places: Sequence[int], first: bool) -> Table:
 
 
 def _natural(column: Column) -> int:
-    return max((cell_len(line) for text in _texts(column) for line in text.splitlines()), default=0)
+    return _widest(line for text in _texts(column) for line in text.splitlines())
 
 
 def _least(column: Column) -> int:
     """Of numbers all digits, and the longest word of the title; of words enough to read them."""
     header, *cells = _texts(column)
     if column.justify != "right":
-        return min(_natural(column), NARROWEST)
-    words = [*header.split(), *(line for text in cells for line in text.splitlines())]
-    return max(map(cell_len, words), default=0)
+        longest = _widest(word for text in (header, *cells) for word in text.split())
+        return min(_natural(column), max(NARROWEST, min(longest, LONGEST_WORD)))
+    return _widest([*header.split(), *(line for text in cells for line in text.splitlines())])
+
+
+def _widest(texts: Iterable[str]) -> int:
+    return max((cell_len(text) for text in texts), default=0)
 
 
 def _texts(column: Column) -> list[str]:
