@@ -77,3 +77,8 @@ def test_another_amount_of_work_is_said(make_runs):
         "ogd",
     )
     assert "other processors" in found_price(other, "ogd").remark
+
+
+def test_plain_sgd_alone_has_no_price_but_its_memory(make_runs):
+    finding = find(group_runs(make_runs(streams=["rotated"], methods=["sgd"])))[0]
+    assert finding.tiles[-1] == ("price", "0 B", "of memory; it is what times are compared with")

@@ -132,7 +132,8 @@ def _tiles(best: RunGroup, plain: RunGroup | None, rivals: Sequence[RunGroup]) -
         remark = f"the training time of SGD{f' ({cost.notes})' if cost.notes else ''}; {kept}"
         tiles.append(("price", str(cost), remark))
     elif math.isfinite(memory):
-        tiles.append(("price", size_text(memory), f"of memory; time not compared: {cost.remark}"))
+        why = "it is what times are compared with" if plain is best else f"time not compared: {cost.remark}"
+        tiles.append(("price", size_text(memory), f"of memory; {why}"))
     return tiles
 
 
