@@ -22,6 +22,9 @@ def load_file(path: Path) -> ModuleType:
     Modules in the same folder can be imported by it, as if it were run as a script.
     """
     path = path.expanduser().resolve()
+    main = sys.modules.get("__main__")
+    if main is not None and _file(main) == path:
+        return main  # the script that asks: its parts are there, and to execute it again would start it all again
     try:
         content = path.read_bytes()
     except OSError as error:
@@ -36,6 +39,7 @@ def load_file(path: Path) -> ModuleType:
     module.__orthocl_part__ = True  # type: ignore[attr-defined]
     _make_importable(path)
     sys.modules[name] = module  # dataclasses look up their module by name
+    _LOADING.append(path.name)
     try:
         spec.loader.exec_module(module)
     except BaseException as error:
@@ -43,11 +47,30 @@ def load_file(path: Path) -> ModuleType:
         if not isinstance(error, Exception):
             raise
         raise SettingsError(f"{path.name} cannot be imported: {type(error).__name__}: {error}") from error
+    finally:
+        _LOADING.pop()
     for neighbour in _imported_files(path, path.parent):
         loaded = sys.modules.get(neighbour.stem)
         if loaded is not None:
             vars(loaded).setdefault("__orthocl_text__", neighbour.read_bytes())
     return module
+
+
+_LOADING: list[str] = []
+
+
+def check_not_loading() -> None:
+    """Reject an experiment that a file starts while it is only read for its parts."""
+    if _LOADING:
+        raise SettingsError(
+            f"{_LOADING[-1]} starts an experiment, but it is only read for a part that it defines: put the part into a "
+            'file of its own, or the experiment under `if __name__ == "__main__":`'
+        )
+
+
+def _file(module: ModuleType) -> Path | None:
+    file = getattr(module, "__file__", None)
+    return Path(file).resolve() if file else None
 
 
 def _make_importable(path: Path) -> None:

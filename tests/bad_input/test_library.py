@@ -84,6 +84,11 @@ CALLS = {
         SettingsError,
         "tasks must be at least 1",
     ),
+    "plan: a shape": (
+        lambda: plan(MODEL, (3, 32, 32), tasks=1, memory_per_task=1),
+        SettingsError,
+        "a batch of inputs, such as torch.zeros",
+    ),
     "plan: memory": (
         lambda: plan(MODEL, torch.zeros(1, 4), tasks=1, memory_per_task=0),
         SettingsError,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
+from dataclasses import replace
 
 import pytest
 
@@ -26,9 +26,14 @@ def filled(tmp_path_factory):
     made = [run_experiment(each, store, jobs=0) for each in (make_experiment(CONTENT), longer)]
     records = [record for results in made for _, record in results.pairs]
     for age, record in enumerate(records):
-        for path in [*store.folder(record.id).iterdir(), store.folder(record.id)]:
-            os.utime(path, (1e9 - 1000 * age, 1e9 - 1000 * age))
+        redate(store, record, f"2001-09-0{9 - age}")
     return store.directory, [record.id for record in records]
+
+
+def redate(store, record, when):
+    (store.folder(record.id) / "record.json").unlink()
+    finished = {"finished": f"{when}T12:00:00Z"}
+    store.write_record(replace(record, provenance={**record.provenance, **finished}))
 
 
 def listed(capsys, *arguments):
@@ -62,3 +67,19 @@ def test_text_is_in_columns(filled, capsys):
     assert lines[0].split()[:3] == ["id", "when", "stream"]
     assert len(lines) == 4
     assert "2001-09-0" in lines[1]
+
+
+def test_one_setting_has_one_name_the_newest(tmp_path, capsys):
+    store = Store(tmp_path)
+    for seed, label, when in ((1, "old", "2001-01-02"), (2, "new", "2001-01-03")):
+        content = CONTENT | {"seeds": [seed], "methods": {label: {"method": "sgd"}}}
+        ((_, record),) = run_experiment(make_experiment(content), store, jobs=0).pairs
+        redate(store, record, when)
+    assert [row["seed"] for row in listed(capsys, "--store", tmp_path, "--method", "new")] == ["1", "2"]
+    assert listed(capsys, "--store", tmp_path, "--method", "old") == []
+    page = tmp_path / "page.html"
+    assert call(["report", "--store", str(tmp_path), "--only", "new", "--out", str(page), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["runs"] == 2
+    ids = store.ids()
+    assert call(["runs", "compare", *ids, "--store", str(tmp_path), "--table", "csv"]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 2  # a head and one row

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -108,3 +110,52 @@ def test_seeds_that_change_nothing_are_noticed(tmp_path):
     stream = streams.from_arrays([(*one, *one)], outputs=2)
     with pytest.warns(UserWarning, match="seeds 1 and 2 gave the same result to the bit"):
         orthocl.compare(stream, ["sgd"], net=build, seeds=2, store=tmp_path, on_event=silent)
+
+
+def test_a_notebook_shows_a_table(tmp_path):
+    x, y = np.random.RandomState(0).rand(12, 4), np.arange(12) % 2
+    stream = streams.from_arrays([(x, y, x, y)])
+    comparison = orthocl.compare(stream, {"<b>": "sgd"}, seeds=[1], store=tmp_path)
+    assert repr(comparison) == str(comparison)
+    found = comparison._repr_html_()
+    assert found.startswith("<table><tr><th>stream</th><th>method</th>")
+    assert found.count("<tr>") == 2
+    assert "&lt;b&gt;" in found
+
+
+SCRIPT = """
+import numpy as np
+import torch
+import orthocl
+from orthocl import streams
+
+print("read")
+x, y = np.random.rand(30, 4), np.arange(30) % 3
+
+
+def network(input_shape, outputs):
+    return torch.nn.Linear(4, outputs)
+
+
+found = orthocl.compare({stream}, ["sgd"], net=network, seeds=[1], jobs={jobs}, train={{"epochs": 1}})
+print(len(found.records), [one.reason for one in found.results.failures])
+"""
+
+
+def run_script(folder, stream, jobs):
+    (folder / "script.py").write_text(SCRIPT.format(stream=stream, jobs=jobs))
+    done = subprocess.run(
+        [sys.executable, "script.py"], cwd=folder, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_a_script_with_its_own_network_is_executed_once(tmp_path):
+    assert run_script(tmp_path, "streams.from_arrays([(x, y, x, y)])", 0) == "read\n1 []\n"
+    assert len(Store(tmp_path / "orthocl-store").ids()) == 1
+
+
+def test_a_script_that_workers_read_must_not_start_the_experiment_again(tmp_path):
+    stream = 'orthocl.lab.StreamSettings("rotated-mnist-mini", tasks=1, train_size=10)'
+    assert 'under `if __name__ == "__main__":`' in run_script(tmp_path, stream, 1)

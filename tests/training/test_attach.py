@@ -444,9 +444,9 @@ def test_a_model_that_returns_a_dict_needs_a_loss():
 def test_a_learner_says_what_it_is():
     model = nn.Linear(3, 2)
     learner = attach(OGD(memory_per_task=2), model, torch.optim.SGD(model.parameters(), lr=0.1))
-    assert repr(learner).startswith("Learner(OGD(memory_per_task=2")
+    assert repr(learner).startswith("Learner(OGD(memory_per_task=2): "), "what was chosen, not every default"
     assert "8 weights protected, 0 tasks learnt, 0 B stored" in repr(learner)
     with learner.learning(TensorDataset(torch.randn(4, 3), torch.tensor([0, 1, 0, 1]))):
         pass
     assert "1 task learnt" in repr(learner)
-    assert "&#x27;gtl&#x27;" in learner._repr_html_()
+    assert learner._repr_html_() == f"<code>{learner!r}</code>"

@@ -84,8 +84,7 @@ def show_audit(
         text = found.to_json() if file.suffix == ".json" else certificate_page(found.to_dict())
         write_atomically(file, text.encode())
         remark(f"wrote {file}")
-    if not out:
-        suggest("the same command with --out certificate.html writes a page")
+    suggest(f"open {out[0]}" if out else "the same command with --out certificate.html writes a page")
     limits = [each.lost_at_most for each in found.probes if each.lost_at_most is not None]
     if most_lost is not None and max(limits, default=1.0) > most_lost:
         sys.exit(1)

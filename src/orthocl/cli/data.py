@@ -86,14 +86,15 @@ def fetch_data(
     """
     if (name is None) == (experiment is None):
         raise SettingsError("give the name of a data set, or --for and an experiment file")
-    console = remarks()
+    console, fetched = remarks(), {}
     for each in [name] if name is not None else _needed(experiment, data_root, console):
         start = time.monotonic()
         with _progress(console) as report:
             folder = fetch(each, data_root, report)
         seconds = time.monotonic() - start
         say(f"{each}: complete and verified in {folder} ({seconds:.1f} s)")
-        facts(**{each: str(folder)})
+        fetched[each] = str(folder)
+    facts(fetched=fetched)
     suggest("orthocl list streams shows what can be made of it")
 
 

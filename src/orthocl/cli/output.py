@@ -24,6 +24,8 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from orthocl.cli.fitting import fitted
+
 
 @dataclass(frozen=True)
 class Manners:
@@ -129,12 +131,19 @@ def show(
         rows: the same for scripts, as plain values; by default the texts of the cells.
         name: of the rows in the JSON; rows of the same name follow each other.
     """
-    results().print(table)
     if not manners().json:
+        draw(table)
         return
     if rows is None:
         rows = _cells(table) if isinstance(table, Table) else []
     manners().found.setdefault(name, []).extend(dict(row) for row in rows)
+
+
+def draw(table: RenderableType) -> None:
+    """Print a table for people, so that it fits the terminal."""
+    console = results()
+    for part in fitted(table, console.width) if isinstance(table, Table) else [table]:
+        console.print(part)
 
 
 def _cells(table: Table) -> list[dict[str, str]]:

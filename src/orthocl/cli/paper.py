@@ -98,6 +98,7 @@ def paper(
     shelf, at_once = Store(store), cores() if jobs is None else jobs
     complete = _ensure(chosen, experiment, shelf, scale, at_once, data_root, run=run, dry_run=dry_run)
     if dry_run:
+        suggest("the same command without --dry-run")
         return 0
     with working("reading the records"):
         evidence = find_evidence(chosen, RecordIndex(shelf), experiment.runs, scale)
@@ -261,8 +262,11 @@ def _show(page: Page, table: str, places: Sequence[Path], scale: Scale) -> None:
         else:
             save_figure(page.draw(), path)
         remark(f"wrote {path}")
-    if not places:
-        suggest(f"orthocl paper {page.name} --out {page.name}.tex writes it; see also orthocl paper")
+    suggest(
+        f"open {places[0]}"
+        if places
+        else f"orthocl paper {page.name} --out {page.name}.tex writes it; see also orthocl paper"
+    )
 
 
 def _text_format(name: str) -> TextFormat:

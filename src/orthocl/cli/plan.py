@@ -12,7 +12,7 @@ from cyclopts import App, Parameter
 
 from orthocl.cli.help_only import HELP_ONLY
 from orthocl.cli.options import YesOption, agree, working
-from orthocl.cli.output import new_table, report, results, say, show, suggest
+from orthocl.cli.output import draw, new_table, report, results, say, show, suggest
 from orthocl.errors import SettingsError
 from orthocl.formatting import size_text
 
@@ -210,7 +210,7 @@ def print_plan(found: Plan, plain: PlainStep) -> None:
     for layer in found.layers:
         step = "adapter" if layer.adapted else "moved directly" + ", by output" * layer.sorted
         layers.add_row(layer.name, f"{layer.parameters:,}", layer.kind, size_text(layer.bytes_per_row), step)
-    console.print(layers)
+    draw(layers)
     numbers = ("memory", "multiply-adds a step", "x SGD")
     ways = new_table("way", *numbers, "what it is", right=numbers)
     seconds = "" if plain.seconds is None else f", {moment_text(plain.seconds)} measured here"
@@ -220,7 +220,7 @@ def print_plan(found: Plan, plain: PlainStep) -> None:
         times = 1 + cost.madds / max(plain.madds, 1)
         cells = (path, size_text(cost.nbytes), madds_text(plain.madds + cost.madds), f"{times:.3g}")
         ways.add_row(*(f"{mark}{cell}" for cell in cells), WHAT[path])
-    console.print(ways)
+    draw(ways)
     for line in verdict(found, plain):
         say(line)
     if found.cache_bytes:

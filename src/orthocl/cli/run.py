@@ -29,7 +29,7 @@ from orthocl.cli.options import (
     make_folder,
     working,
 )
-from orthocl.cli.output import manners, new_table, remark, remarks, show, suggest
+from orthocl.cli.output import manners, new_table, remark, remarks, say, show, suggest
 from orthocl.cli.output import report as facts
 from orthocl.cli.output import results as show_on
 from orthocl.errors import SettingsError, UnlikelyError
@@ -41,6 +41,8 @@ if not HELP_ONLY:
     from orthocl.lab.experiment.experiment import Experiment, load_experiment, make_experiment
     from orthocl.lab.forecast import Forecast, forecast
     from orthocl.lab.laboratory import Results, run_experiment
+    from orthocl.lab.reporting.findings import find
+    from orthocl.lab.reporting.groups import group_runs
     from orthocl.lab.reporting.identical import identical_seeds
     from orthocl.lab.reporting.report import write_report
     from orthocl.lab.reporting.table import make_table
@@ -225,14 +227,18 @@ def show_results(
     metrics: Sequence[str],
     kind: Literal["terminal", "markdown", "latex", "csv", "json"] = "terminal",
 ) -> None:
-    """Print the table, then what is missing from it and why."""
+    """Print the table, what it says, and what is missing from it and why."""
     errors = Console(stderr=True)
     if results.pairs:
+        findings = [finding.headline for finding in find(group_runs(results.pairs))]
         made = make_table(results.pairs, metrics)
         if kind == "terminal" or manners().json:
             show(made.rich(), made.to_values())
+            facts(findings=findings)
+            for sentence in findings:
+                say(sentence)
         else:
-            print(made.render(kind))
+            print(made.render(kind).rstrip("\n"))
         for row in made.rows:
             if row.note:
                 text = (

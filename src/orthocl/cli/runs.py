@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from cyclopts import App, Parameter
-from rich import box
 from rich.markup import escape
 from rich.table import Table
 
@@ -24,7 +23,7 @@ from orthocl.cli.options import (
     warn,
     working,
 )
-from orthocl.cli.output import manners, new_table, remark, report, results, say, show, suggest
+from orthocl.cli.output import draw, manners, new_table, remark, report, results, say, show, suggest
 from orthocl.cli.records import readable_records
 from orthocl.cli.runs_list import find_lines, lines_text
 from orthocl.errors import SettingsError, StoreError, unknown_name
@@ -34,6 +33,7 @@ if not HELP_ONLY:
     from orthocl.checking import check_value
     from orthocl.lab.experiment.grid import flat
     from orthocl.lab.reporting.escaping import csv_text
+    from orthocl.lab.reporting.groups import agreed_labels
     from orthocl.lab.reporting.table import DEFAULT_METRICS, Cell, make_table, title
     from orthocl.lab.run.forecasts import read_forecasts
     from orthocl.lab.store import doctor as doctors
@@ -134,20 +134,22 @@ def show_run(
         if failure is not None:
             lines = [f"[red]{escape(failure['reason'])}[/]", *map(escape, failure["traceback"])]
             console.print("\n".join(lines), highlight=False)
+        suggest("the command that started it goes on where it stopped; orthocl runs list")
         return
     report(**json.loads(record.to_json()))
     console.print(f"[bold]{escape(record.settings.label)}[/]  {run}  {record.status}", highlight=False)
     if record.reason:
         console.print(escape(record.reason), highlight=False)
+        suggest("orthocl runs list")
         return
     for name in [*METRICS, "memorised", "seconds", "memory"]:
         console.print(f"  {title(name):34} {Cell(name, (record.metric(name),)).text()}", highlight=False)
-    console.print(_matrix(record))
+    draw(_matrix(record))
     if record.result.monitors and record.result.monitors[-1]:
-        console.print(_monitors(record))
+        draw(_monitors(record))
     forecasts = _forecasts(opened.folder(run))
     if forecasts is not None:
-        console.print(forecasts)
+        draw(forecasts)
     console.print("settings")
     for key, value in flat(record.settings.to_dict()).items():
         console.print(f"  {key} = {value}", highlight=False)
@@ -171,7 +173,12 @@ def compare(
     keys = list(dict.fromkeys(key for values in settings for key in values))
     differing = [key for key in keys if len({str(values.get(key)) for values in settings}) > 1]
     if table != "terminal" and not manners().json:
-        print(make_table([(r.settings, r) for r in records], metric or ()).render(table))
+        print(
+            make_table(agreed_labels((r.settings, r) for r in records), metric or ())
+            .render(table)
+            .rstrip("\n")
+        )
+        suggest(f"orthocl runs show {records[0].id[:8]}")
         return
     ids = [record.id[:8] for record in records]
     shown = new_table("", *ids, right=ids)
@@ -253,10 +260,8 @@ def _finished(store: Store, prefix: str) -> Record:
 
 
 def _matrix(record: Record) -> Table:
-    table = Table(title="test accuracy %, by task", title_justify="left", box=box.SIMPLE, padding=(0, 1))
-    table.add_column("after")
-    for number in range(1, record.accuracy.tasks + 1):
-        table.add_column(str(number), justify="right")
+    tasks = [str(number) for number in range(1, record.accuracy.tasks + 1)]
+    table = new_table("after", *tasks, title="test accuracy %, by task", right=tasks)
     for after, row in enumerate(record.result.accuracies):
         cells = [f"{100 * value:.1f}" for value in row]
         if after:
@@ -271,13 +276,8 @@ def _forecasts(folder: Path) -> Table | None:
     if not rows:
         return None
     rules = list(dict.fromkeys(row["rule"] for row in rows))
-    table = Table(
-        title="accuracy % that earlier tasks lose, forecast and measured",
-        title_justify="left",
-        box=box.SIMPLE,
-    )
-    for name in ("task", *rules, "measured"):
-        table.add_column(name, justify="right")
+    heads = ("task", *rules, "measured")
+    table = new_table(*heads, title="accuracy % that earlier tasks lose, forecast and measured", right=heads)
     for task in sorted({row["task"] for row in rows}):
         cells = []
         for key, rule in [*(("drop", rule) for rule in rules), ("measured_drop", rules[0])]:
@@ -292,10 +292,8 @@ def _monitors(record: Record) -> Table:
     """One line per monitor; of a long stream the first and the last five tasks (the record has all)."""
     rows = record.result.monitors
     shown = range(len(rows)) if len(rows) <= 6 else [0, *range(len(rows) - 5, len(rows))]
-    table = Table(title="monitors after task", title_justify="left", box=box.SIMPLE)
-    table.add_column("")
-    for number in shown:
-        table.add_column(str(number + 1), justify="right")
+    heads = [str(number + 1) for number in shown]
+    table = new_table("", *heads, title="monitors after task", right=heads)
     for name in dict.fromkeys(name for row in rows for name in row):
         values = (f"{rows[number][name]:.4g}" if name in rows[number] else "" for number in shown)
         table.add_row(name.replace("_", " "), *values)

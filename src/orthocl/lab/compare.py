@@ -6,6 +6,7 @@ import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +71,26 @@ class Comparison:
     def __str__(self) -> str:
         failures = [f"failed: {one.settings.label}: {one.reason}" for one in self.results.failures]
         return "\n".join([self.table() if self.results.pairs else "no finished runs", *failures])
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        """A table for notebooks; the best of each stream and its ties are bold."""
+        made = make_table(self.results.pairs, self.metrics)
+        rows = [["stream", "method", "seeds", *made.titles()]]
+        for row in made.rows:
+            cells = zip(row.cells, row.marks, strict=True)
+            numbers = [f"<b>{cell.text()}</b>" if mark else cell.text() for cell, mark in cells]
+            rows.append([escape(row.stream), escape(row.method), str(len(row.seeds)), *numbers])
+        tags = ["th", *("td" for _ in made.rows)]
+        lines = [
+            "".join(f"<{tag}>{cell}</{tag}>" for cell in row) for tag, row in zip(tags, rows, strict=True)
+        ]
+        failures = [
+            f"<p>failed: {escape(one.settings.label)}: {escape(one.reason)}</p>"
+            for one in self.results.failures
+        ]
+        return f"<table>{''.join(f'<tr>{line}</tr>' for line in lines)}</table>{''.join(failures)}"
 
     def _pairs(self) -> list[tuple[RunSettings, Record]]:
         if not self.results.pairs:

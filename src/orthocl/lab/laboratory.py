@@ -16,6 +16,7 @@ from orthocl.lab.reporting.progress import make_display
 from orthocl.lab.run.execute import RunOptions
 from orthocl.lab.store.record import Record
 from orthocl.lab.store.store import Store
+from orthocl.sources import check_not_loading
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,7 @@ def run_experiment(
         on_event: called with every event, instead of showing progress.
         console: where the progress display goes; standard error by default.
     """
+    check_not_loading()
     if not isinstance(experiment, Experiment):
         experiment = load_experiment(experiment)
     store = store if isinstance(store, Store) else Store(store)

@@ -78,6 +78,11 @@ def plan(
     for name, value in (("tasks", tasks), ("memory_per_task", memory_per_task), ("batch_size", batch_size)):
         if value < 1:
             raise SettingsError(f"{name} must be at least 1, got {value}")
+    if batch is None and not _is_batch(example_input):
+        raise SettingsError(
+            "expected example_input as a batch of inputs, such as torch.zeros(1, 3, 32, 32), or a tuple or dict of "
+            f"tensors, got {example_input!r:.80}"
+        )
     inputs, targets = _example(model, example_input, batch)
     if sample_count(inputs) == 0:
         raise DataError("expected an example input with at least one sample, got none")
@@ -129,6 +134,12 @@ def _costs(layers: Sequence[LayerPlan], rows: int, item: int, probes: int) -> di
             sum(layer.step for layer in layers) * rows + bases + rows**2,
         ),
     }
+
+
+def _is_batch(example: object) -> bool:
+    if isinstance(example, tuple):
+        return bool(example) and all(isinstance(part, Tensor) for part in example)
+    return isinstance(example, Tensor | Mapping)
 
 
 def _example(model: nn.Module, example: Inputs, batch: SplitBatch | None) -> tuple[Inputs, Targets | None]:

@@ -103,10 +103,11 @@ def cheap_part(found: Plan, plain: PlainStep, most: float = AFFORDABLE) -> tuple
 def moment_text(seconds: float) -> str:
     """A time that may be short.
 
-    >>> moment_text(0.00123), moment_text(2.5)
-    ('1.2 ms', '2.5 s')
+    >>> moment_text(0.00123), moment_text(0.823), moment_text(2.5), moment_text(130.0)
+    ('1.2 ms', '820 ms', '2.5 s', '130 s')
     """
-    return f"{1000 * seconds:.2g} ms" if seconds < 1 else f"{seconds:.2g} s"
+    number, unit = (1000 * seconds, "ms") if seconds < 1 else (seconds, "s")
+    return f"{float(f'{number:.2g}'):g} {unit}"
 
 
 def verdict(found: Plan, plain: PlainStep) -> list[str]:

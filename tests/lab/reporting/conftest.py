@@ -83,7 +83,12 @@ def _pair(
         },
         result=result,
         provenance={
-            "seconds": {"total": 2.0 + 3.0 * place},
+            "seconds": {
+                "train": 1.0 + 0.5 * place,
+                "remember": 0.5 * place,
+                "evaluate": 0.5,
+                "total": 2.0 + 3.0 * place,
+            },
             "finished": "2020-01-01T00:00:00Z",
             "versions": {"orthocl": "0.1.0"},
             "machine": {"system": "Linux", "cpus": 2},

@@ -1,7 +1,12 @@
 """Sentences about results."""
 
+from dataclasses import replace
+
+import pytest
+
 from orthocl.lab.reporting.findings import find
 from orthocl.lab.reporting.groups import group_runs
+from orthocl.lab.reporting.price import plain_sgd, price
 
 
 def test_a_single_seed_does_not_lead_those_with_several(make_runs):
@@ -11,3 +16,69 @@ def test_a_single_seed_does_not_lead_those_with_several(make_runs):
     assert find(group_runs(lucky))[0].headline.startswith("On rotated, ogd keeps")
     alone = [(s, r) for s, r in pairs if s.seed == 1]
     assert find(group_runs(alone))[0].headline.startswith("On rotated, ogd+ keeps")
+
+
+def timed(pairs, change, method="ogd+"):
+    """The same runs, with other circumstances for one method."""
+    return [
+        (s, replace(r, provenance={**r.provenance, **change(r)}) if s.method_label == method else r)
+        for s, r in pairs
+    ]
+
+
+def found_price(pairs, method="ogd+"):
+    groups = group_runs(pairs)
+    return price(next(group for group in groups if group.method == method), plain_sgd(groups))
+
+
+def test_the_price_is_free_of_the_machines_load(make_runs):
+    pairs = make_runs(streams=["rotated"])
+    quiet = found_price(pairs)
+    assert quiet.times == pytest.approx(4.0)
+    assert (str(quiet), quiet.remark) == ("4.0x", "")
+    busy = timed(
+        pairs, lambda r: {"seconds": {name: 9 * value for name, value in r.provenance["seconds"].items()}}
+    )
+    assert found_price(busy).times == pytest.approx(4.0)
+    slept = timed(
+        pairs,
+        lambda r: {"seconds": r.provenance["seconds"] | ({"train": 1e4} if r.settings.seed == 2 else {})},
+    )
+    assert found_price(slept).times == pytest.approx(4.0)
+    assert "for 4.0x the training time" in find(group_runs(busy))[0].headline
+    assert find(group_runs(busy))[0].tiles[-1][:2] == ("price", "4.0x")
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda r: {"machine": {"system": "Linux", "cpus": 64}}, "machine"),
+        (lambda r: {"seconds": {"train": 1.0, "evaluate": 0.0}}, "too short"),
+        (lambda r: {"seconds": {}}, "too short"),
+    ],
+)
+def test_what_cannot_be_compared_has_no_price(make_runs, change, words):
+    pairs = timed(make_runs(streams=["rotated"]), change)
+    assert str(found_price(pairs)) == ""
+    assert words in found_price(pairs).remark
+    finding = find(group_runs(pairs))[0]
+    assert "time" not in finding.headline
+    assert words in finding.tiles[-1][2]
+
+
+def test_another_amount_of_work_is_said(make_runs):
+    plain = make_runs(streams=["rotated"], methods=["sgd"], changes=[{"epochs": 5}])
+    pairs = plain + make_runs(streams=["rotated"], methods=["sgd", "ogd"], changes=[{"epochs": 1}])[3:]
+    assert found_price(pairs, "ogd").work == "1 epoch a task, SGD 5"
+    assert "(1 epoch a task, SGD 5)" in find(group_runs(pairs))[0].headline
+    other = timed(
+        pairs,
+        lambda r: {"machine": {**r.provenance["machine"], "vector_instructions": "AVX512"}},
+        "ogd",
+    )
+    assert "other processors" in found_price(other, "ogd").remark
+
+
+def test_plain_sgd_alone_has_no_price_but_its_memory(make_runs):
+    finding = find(group_runs(make_runs(streams=["rotated"], methods=["sgd"])))[0]
+    assert finding.tiles[-1] == ("price", "0 B", "of memory; it is what times are compared with")

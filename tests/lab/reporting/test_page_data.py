@@ -84,7 +84,7 @@ def test_the_headline_is_computed(make_runs):
     assert finding.stream == "permuted"
     assert finding.headline == (
         f"On permuted, ogd+ keeps {100 * best:.1f} %, {100 * (best - plain):.1f} points above plain SGD, "
-        "for 5.5x the time."
+        "for 4.0x the training time."
     )
     assert [tile[0] for tile in finding.tiles] == ["average accuracy of ogd+", "forgetting", "price"]
     alone = find(group_runs(make_runs(methods=["sgd"])))[0]

@@ -310,6 +310,36 @@ def test_no_page_is_wider_than_its_screen(open_page, width):
     assert smallest > 10, "letters in charts keep their size"
 
 
+CLIPPED = """[...document.querySelectorAll('main svg:not(.strip) text')].filter(text => {
+    const [own, whole] = [text.getBoundingClientRect(), text.ownerSVGElement.getBoundingClientRect()];
+    return own.left < whole.left - 1 || own.right > whole.right + 1 || own.bottom > whole.bottom + 1;
+}).map(text => text.textContent)"""
+COVERED = """[...document.querySelectorAll('#matrices svg')].flatMap(svg => {
+    const boxes = [...svg.querySelectorAll('text.heat-value')].map(text => text.getBoundingClientRect());
+    return boxes.slice(1).filter((box, at) => box.top === boxes[at].top && box.left < boxes[at].right);
+}).length"""
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_names_and_numbers_have_room(open_page, make_runs, tmp_path, width):
+    pairs = make_runs(
+        streams=["rotated"],
+        methods=["sgd", "ogd", "ogd+", "my-own-method-with-a-long-name"],
+        tasks=15,
+        changes=[{"momentum": 0.8}, {"momentum": 0.0, "learning_rate": 0.0125}],
+    )
+    where = write_report(tmp_path / "long.html", pairs, title="long").as_uri()
+    page = open_page(where=where, viewport={"width": width, "height": 900})
+    assert page.locator("#accuracy-curves").get_by_text("momentum=0.8", exact=False).count() >= 4
+    assert page.evaluate(CLIPPED) == []
+    assert page.evaluate(COVERED) == 0
+    if width == 1280:
+        table = page.locator("#results-table")
+        assert table.evaluate("box => box.scrollWidth <= box.clientWidth"), (
+            "no scrolling sideways on a desktop"
+        )
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_accessibility(browser, open_page, address, scheme):
     axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe is not installed")

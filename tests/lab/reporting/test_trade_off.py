@@ -40,6 +40,11 @@ def test_points_stand_at_their_bytes_and_free_methods_are_lines(pairs):
     assert accuracy.get_xscale() == "log"
 
 
+def test_a_free_method_is_a_line_under_any_label(pairs):
+    renamed = [(replace(s, method_label="mine") if s.method_label == "sgd" else s, r) for s, r in pairs]
+    assert "mine" in [line.get_label() for line in bytes_figure(renamed).axes[0].get_lines()]
+
+
 def test_directions_are_those_at_the_end_and_only_of_methods_that_protect_any(pairs):
     accuracy = directions_figure(pairs).axes[0]
     assert {name: point[0] for name, point in _points(accuracy).items()} == {"ogd": 40.0}

@@ -20,7 +20,7 @@ from orthocl.cli.theory.setup import (
     load_tasks,
     solve_tasks,
 )
-from orthocl.cli.theory.tables import check_figure, emit, progress_bar, save_figure
+from orthocl.cli.theory.tables import check_figure, emit, finish, progress_bar
 from orthocl.errors import SettingsError
 
 if not HELP_ONLY:
@@ -101,8 +101,7 @@ def bound(
         _print_bounds(f"{form} bound {title}", bounds, rows, solution, extra, json_output)
         risks, wrong = [row["risk"] for row in rows], [row["error"] for row in rows]
         picture = figures.bound_figure(bounds, risks, wrong)
-    if figure is not None:
-        save_figure(picture, figure)
+    finish(figure, lambda: picture)
 
 
 def _kept(samples: int, share: float, form: str) -> int:

@@ -10,7 +10,7 @@ from cyclopts import Parameter
 from orthocl.cli.help_only import HELP_ONLY
 from orthocl.cli.options import working
 from orthocl.cli.theory.setup import AsJson, DataRoot, FigurePath, StreamName
-from orthocl.cli.theory.tables import check_figure, emit, number_or_none, progress_bar, save_figure
+from orthocl.cli.theory.tables import check_figure, emit, finish, number_or_none, progress_bar
 
 if not HELP_ONLY:
     from orthocl.methods import make_method
@@ -80,8 +80,7 @@ def bridge(
         "method": method,
     }
     emit(f"theory and practice, {stream}, {method}", rows, extra, json_output)
-    if figure is not None:
-        save_figure(figures.bridge_figure(report), figure)
+    finish(figure, lambda: figures.bridge_figure(report))
 
 
 def _row(task: TaskReport) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from cyclopts import Parameter
 from orthocl.cli.help_only import HELP_ONLY
 from orthocl.cli.options import working
 from orthocl.cli.theory.setup import AsJson, DataRoot, FigurePath, StreamName
-from orthocl.cli.theory.tables import check_figure, emit, number_or_none, progress_bar, save_figure
+from orthocl.cli.theory.tables import check_figure, emit, finish, number_or_none, progress_bar
 from orthocl.errors import SettingsError
 
 if not HELP_ONLY:
@@ -99,8 +99,7 @@ def forecast(
     if json_output:
         extra["pairs"] = [[asdict(pair) for pair in each] for each in pairs]
     emit(f"accuracy that earlier tasks lose, {stream}, {method}", rows, extra, json_output)
-    if figure is not None:
-        save_figure(figures.forecast_figure(pairs, judged, rows), figure)
+    finish(figure, lambda: figures.forecast_figure(pairs, judged, rows))
 
 
 def _rows(watchers: Sequence[Forecaster], tasks: int, rules: Sequence[str]) -> list[dict[str, Any]]:

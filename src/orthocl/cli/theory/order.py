@@ -20,7 +20,7 @@ from orthocl.cli.theory.setup import (
     load_tasks,
     make_kernel,
 )
-from orthocl.cli.theory.tables import check_figure, emit, progress_bar, save_figure
+from orthocl.cli.theory.tables import check_figure, emit, finish, progress_bar
 from orthocl.formatting import counted
 
 if not HELP_ONLY:
@@ -76,8 +76,7 @@ def order(
         extra["the_paper's_claim_that_alternating_two_tasks_costs_more"] = claims.verdict
     title = f"orders of {counted(len(tasks), 'task')}, {stream}, {rule}, ridge {setup.ridge:g}"
     emit(title, rows, extra, json_output)
-    if figure is not None:
-        save_figure(figures.order_figure(table, orders), figure)
+    finish(figure, lambda: figures.order_figure(table, orders))
 
 
 def _compare(curriculum: Curriculum, tasks: int) -> tuple[list[Order], Tensor]:

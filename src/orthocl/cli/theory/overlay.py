@@ -16,7 +16,7 @@ from orthocl.cli.theory.setup import (
     StreamName,
     load_tasks,
 )
-from orthocl.cli.theory.tables import check_figure, emit, progress_bar, save_figure
+from orthocl.cli.theory.tables import check_figure, emit, finish, progress_bar
 from orthocl.errors import SettingsError
 
 if not HELP_ONLY:
@@ -39,7 +39,8 @@ def overlay(
     """Train real networks of growing width and compare their outputs with the closed form.
 
     Columns: root mean square of trained minus predicted outputs on test samples, for the kernel of the network at
-    its start and for the infinitely wide one, and the relative distance between these kernels. All fall with width.
+    its start and for the infinitely wide one, and the relative distance between these kernels.
+    They fall with width, but for the chance of the start.
 
     Example: orthocl theory overlay --widths 64 256 1024 --figure overlay.svg
     """
@@ -72,8 +73,7 @@ def overlay(
         )
     rows = [_row(each) for each in found]
     emit(f"trained networks and their closed form, {stream}, {rule}", rows, {"rule": rule}, json_output)
-    if figure is not None:
-        save_figure(figures.overlay_figure(found), figure)
+    finish(figure, lambda: figures.overlay_figure(found))
 
 
 def _row(found: Overlay) -> dict[str, Any]:

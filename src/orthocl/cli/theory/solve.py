@@ -21,10 +21,10 @@ from orthocl.cli.theory.setup import (
 from orthocl.cli.theory.tables import (
     check_figure,
     emit,
+    finish,
     number_or_none,
     print_table,
     progress_bar,
-    save_figure,
 )
 
 if not HELP_ONLY:
@@ -87,9 +87,8 @@ def solve(
     emit(f"{stream}, {rule}, ridge {setup.ridge:g}, {setup.kernel} kernel", rows, extra, json_output)
     if alignment and not json_output:
         _print_alignment(alignment, len(tasks))
-    if figure is not None:
-        dissimilarities, distances = [row["S"] for row in rows], [row["total"] for row in rows]
-        save_figure(figures.solution_figure(accuracies, dissimilarities, distances), figure)
+    dissimilarities, distances = [row["S"] for row in rows], [row["total"] for row in rows]
+    finish(figure, lambda: figures.solution_figure(accuracies, dissimilarities, distances))
 
 
 def _accuracies(solution: Solution, tasks: Sequence[RegressionTask]) -> Tensor:

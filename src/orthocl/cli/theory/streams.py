@@ -74,7 +74,8 @@ def streams(
     else:
         print_table("closed form of the streams", rows)
     remark(f"wrote {place}")
-    suggest(f"orthocl report {file} shows it beside what was measured")
+    where = "" if store == DEFAULT_STORE else f" --store {store}"
+    suggest(f"orthocl report {file}{where} shows it beside what was measured")
 
 
 def _rows(found: Prediction) -> list[dict[str, Any]]:

@@ -13,16 +13,13 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from orthocl.cli.help_only import HELP_ONLY
 from orthocl.cli.options import make_folder, working
-from orthocl.cli.output import new_table, remark, remarks, suggest
+from orthocl.cli.output import draw, new_table, remark, remarks, suggest
 
 if not HELP_ONLY:
     from orthocl.theory import figures
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-
-NEXT = "the same command with --figure FILE.svg draws it, with --json prints every number"
 
 
 @contextmanager
@@ -45,21 +42,16 @@ def emit(title: str, rows: Sequence[dict[str, Any]], extra: dict[str, Any], as_j
     for name, value in extra.items():
         if isinstance(value, (str, int, float)):
             console.print(f"{_title(name)}: {_cell(value)}", soft_wrap=True)
-    suggest(NEXT)
 
 
 def print_table(title: str, rows: Sequence[dict[str, Any]]) -> None:
     """A table of rows; the keys are its columns."""
-    console = Console()
     names = list(dict.fromkeys(name for row in rows for name in row))
     numbers = [name for name in names if not any(isinstance(row.get(name), str) for row in rows)]
     table = new_table(*map(_title, names), title=title, right=[_title(name) for name in numbers])
     for row in rows:
         table.add_row(*(_cell(row.get(name)) for name in names))
-    wide = console.options.update(max_width=1000)
-    if table.__rich_measure__(console, wide).maximum > console.width:  # numbers matter more than rules
-        table.box, table.pad_edge, table.collapse_padding = None, False, True
-    console.print(table)
+    draw(table)
 
 
 def check_figure(path: Path | None) -> None:
@@ -69,11 +61,15 @@ def check_figure(path: Path | None) -> None:
         make_folder(path)
 
 
-def save_figure(figure: Figure, path: Path) -> None:
-    """Save a figure and say where, on the error stream: the output may be JSON."""
+def finish(path: Path | None, draw: Callable[[], Figure]) -> None:
+    """Save the figure, if one is wanted, and say what comes next: the end of every command."""
+    if path is None:
+        suggest("the same command with --figure FILE.svg draws it, with --json prints every number")
+        return
     with working("drawing"):
-        figures.save(figure, path)
+        figures.save(draw(), path)
     remark(f"figure: {path}")
+    suggest(f"open {path}")
 
 
 def _title(name: str) -> str:

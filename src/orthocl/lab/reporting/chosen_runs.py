@@ -7,7 +7,7 @@ from fnmatch import fnmatchcase
 
 from orthocl.errors import StoreError
 from orthocl.lab.experiment.settings import RunSettings
-from orthocl.lab.reporting.groups import labels
+from orthocl.lab.reporting.groups import agreed_labels, labels
 from orthocl.lab.store.record import Record
 from orthocl.lab.store.store import Store
 
@@ -36,10 +36,13 @@ class RecordCache:
 def chosen(
     pairs: Iterable[tuple[RunSettings, Record]], only: Sequence[str] = (), seeds: Sequence[int] = ()
 ) -> list[tuple[RunSettings, Record]]:
-    """Those of some runs whose labels match a pattern, as `--only` of an experiment does, and whose seed is wanted."""
+    """A store's runs whose labels match a pattern, as `--only` of an experiment does, and whose seed is wanted.
+
+    All seeds of one setting have one label.
+    """
     return [
         (settings, record)
-        for settings, record in pairs
+        for settings, record in agreed_labels(pairs)
         if (not seeds or settings.seed in seeds)
         and (not only or any(_matches(settings, one) for one in only))
     ]

@@ -7,9 +7,10 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from orthocl.formatting import size_text, time_text
+from orthocl.formatting import size_text
 from orthocl.lab.reporting.groups import RunGroup
 from orthocl.lab.reporting.paired import marks
+from orthocl.lab.reporting.price import plain_sgd, price
 from orthocl.lab.store.record import Record
 
 NEAR_CHANCE = 0.05
@@ -68,8 +69,7 @@ def _finding(stream: str, groups: Sequence[RunGroup]) -> Finding:
         return Finding(stream, f"On {stream} there is no finished run yet.")
     several = [group for group in rivals if len(group.finished) > 1]  # one seed may be luck
     best = max(several or rivals, key=lambda group: mean(group, "aac"))
-    baselines = [group for group in rivals if group.finished[0].settings.method.name == "sgd"]
-    plain = max(baselines, key=lambda group: mean(group, "aac"), default=None)
+    plain = plain_sgd(rivals)
     if near_chance(best):
         return Finding(
             stream, f"On {stream} nothing has been learnt: the best, {best.label}, is {near_chance(best)}."
@@ -82,9 +82,9 @@ def _finding(stream: str, groups: Sequence[RunGroup]) -> Finding:
         return Finding(stream, text, tuple(_tiles(best, plain, rivals)))
     margin = 100 * (mean(best, "aac") - mean(plain, "aac"))
     headline += f", {margin:.1f} points above plain SGD"
-    times = _times(best, plain)
-    if times:
-        headline += f", for {times} the time"
+    cost = price(best, plain)
+    if str(cost):
+        headline += f", for {cost} the training time" + (f" ({cost.work})" if cost.work else "")
     return Finding(stream, headline + _lead(best, rivals) + ".", tuple(_tiles(best, plain, rivals)))
 
 
@@ -126,22 +126,15 @@ def _tiles(best: RunGroup, plain: RunGroup | None, rivals: Sequence[RunGroup]) -
         if plain is not None and plain is not best:
             against = f"plain SGD forgets {100 * mean(plain, 'forgetting'):.1f}"
         tiles.append(("forgetting", f"{100 * lost:.1f} points", against))
-    seconds, memory = mean(best, "seconds"), mean(best, "memory")
-    if math.isfinite(seconds):
-        times = "" if plain is None or plain is best else _times(best, plain)
-        kept = f"{size_text(memory)} of memory" if memory else "no memory of its own"
-        tiles.append(
-            ("price", times or time_text(seconds), f"{'the time of SGD; ' if times else 'a run; '}{kept}")
-        )
+    cost, memory = price(best, plain), mean(best, "memory")
+    kept = f"{size_text(memory)} of memory" if memory else "no memory of its own"
+    if str(cost) and plain is not best:
+        remark = f"the training time of SGD{f' ({cost.notes})' if cost.notes else ''}; {kept}"
+        tiles.append(("price", str(cost), remark))
+    elif math.isfinite(memory):
+        why = "it is what times are compared with" if plain is best else f"time not compared: {cost.remark}"
+        tiles.append(("price", size_text(memory), f"of memory; {why}"))
     return tiles
-
-
-def _times(best: RunGroup, plain: RunGroup) -> str:
-    base, own = mean(plain, "seconds"), mean(best, "seconds")
-    if not (math.isfinite(base) and math.isfinite(own) and base > 0):
-        return ""
-    ratio = own / base
-    return f"{ratio:.1f}x" if ratio < 10 else f"{ratio:.0f}x"
 
 
 def mean(group: RunGroup, metric: str) -> float:

@@ -55,15 +55,34 @@ def group_runs(pairs: Iterable[tuple[RunSettings, Record]]) -> list[RunGroup]:
     found: dict[tuple[str, str, str, str, int], list[Record]] = {}
     for settings, record in pairs:
         stream, method = labels(settings)
-        data = str(record.stream.get("fingerprint", ""))
-        key = (stream, method, record.settings.without_seed(), data, record.code)
-        found.setdefault(key, []).append(record)
+        found.setdefault((stream, method, *_setting(record)), []).append(record)
     made = [_group(stream, method, records) for (stream, method, *_), records in found.items()]
     alike: dict[tuple[str, str], list[RunGroup]] = {}
     for group in made:
         alike.setdefault((group.stream, group.method), []).append(group)
     told = [group for same in alike.values() for group in _told_apart(same)]
     return sorted(told, key=_reading_order)
+
+
+def agreed_labels(pairs: Iterable[tuple[RunSettings, Record]]) -> list[tuple[RunSettings, Record]]:
+    """The same runs, all seeds of one setting called what the newest of them is called: names change."""
+    given = [(settings, record, _setting(record)) for settings, record in pairs]
+    newest: dict[tuple[str, str, int], tuple[tuple[bool, str], RunSettings]] = {}
+    for settings, record, key in given:
+        age = (bool(settings.method_label), str(record.provenance.get("finished", "")))
+        if key not in newest or age >= newest[key][0]:
+            newest[key] = age, settings
+    return [
+        (
+            replace(
+                settings,
+                stream_label=newest[key][1].stream_label,
+                method_label=newest[key][1].method_label,
+            ),
+            record,
+        )
+        for settings, record, key in given
+    ]
 
 
 def labels(settings: RunSettings) -> tuple[str, str]:
@@ -95,6 +114,11 @@ def value_text(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     return f"{value:g}" if isinstance(value, float) else plain_text(value)
+
+
+def _setting(record: Record) -> tuple[str, str, int]:
+    """Equal for runs that differ only in their seed."""
+    return record.settings.without_seed(), str(record.stream.get("fingerprint", "")), record.code
 
 
 def _group(stream: str, method: str, records: Sequence[Record]) -> RunGroup:
@@ -131,8 +155,8 @@ def _short(name: str, value: Any) -> Any:
 
 
 def _reading_order(group: RunGroup) -> tuple[Any, ...]:
-    base = group.method.split(" ")[0]
-    place = list(METHODS).index(base) if base in METHODS else len(METHODS)
+    names = group.method.split(" ")[0], group.records[0].settings.method.name
+    place = next((list(METHODS).index(name) for name in names if name in METHODS), len(METHODS))
     return (natural(group.stream), place, natural(group.method), natural(group.differs))
 
 

@@ -22,6 +22,7 @@ from orthocl.lab.reporting.groups import RunGroup, differing, group_runs
 from orthocl.lab.reporting.live_runs import LiveRun
 from orthocl.lab.reporting.page_extras import certificates, dense_ogd, forecasts, theory_of_streams
 from orthocl.lab.reporting.page_words import MEANINGS, MONITORS
+from orthocl.lab.reporting.price import plain_sgd, price
 from orthocl.lab.reporting.table import DEFAULT_METRICS, LOWER_IS_BETTER, NOT_PERCENT, Table, table_of, title
 from orthocl.lab.store.record import Record, package_version
 from orthocl.palette import method_style
@@ -81,6 +82,7 @@ def page_data(given: PageInput) -> PageData:
     varying = set(differing([group.settings for group in groups]))
     streams = [finding.stream for finding in findings]
     brief = len(groups) > MANY_GROUPS
+    plain = {name: plain_sgd([group for group in groups if group.stream == name]) for name in streams}
 
     def packed(numbers: Iterable[float]) -> str:
         return pack(numbers, low, high)
@@ -106,6 +108,7 @@ def page_data(given: PageInput) -> PageData:
                 "warning": row.warning,
                 "tasks": len(group.finished[0].result.accuracies) - 1 if group.finished else 0,
                 **_measured(group, metrics, packed, brief),
+                **_price(group, plain[group.stream]),
                 **({"dense": dense} if (dense := dense_ogd(group)) else {}),
                 **({"forecasts": found} if (found := forecasts(group, given.folder)) else {}),
             }
@@ -186,6 +189,12 @@ def _stream(finding: Finding, groups: Sequence[RunGroup]) -> dict[str, Any]:
 def _labels(group: RunGroup) -> dict[str, Any]:
     colour, marker = method_style(group.method)
     return {"method": group.method, "label": group.label, "colour": colour, "marker": marker}
+
+
+def _price(group: RunGroup, plain: RunGroup | None) -> dict[str, Any]:
+    cost = price(group, plain)
+    known = {"times": _short(cost.times, 3)} if str(cost) else {}
+    return known | ({"priced": cost.notes} if cost.notes else {})
 
 
 def _measured(

@@ -9,7 +9,7 @@ MEANINGS = {
     "bwt": "final accuracy minus accuracy just after learning, over earlier tasks",
     "fwt": "accuracy just before learning a task minus that of the untrained network",
     "forgetting": "best accuracy before the last task minus the final one, over earlier tasks",
-    "seconds": "of a run; seeds that were trained together share theirs",
+    "seconds": "by the clock on the wall, on a machine that may have been busy; the section Cost is free of that",
     "memory": "the most bytes that the method kept at any time",
     "memorised": "how much the accuracy on remembered samples changed",
     "learning-accuracy": "mean accuracy on each task just after learning it",

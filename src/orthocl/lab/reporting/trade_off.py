@@ -85,5 +85,5 @@ def _draw(axis: Axes, group: RunGroup, alike: int, metric: str, cost: Callable[[
         axis.errorbar(
             place, mean(values), spread, fmt=marker, fillstyle=fill, color=colour, label=label, **look
         )
-    elif group.method in REFERENCES:
+    elif group.finished[0].settings.method.name in REFERENCES:
         axis.axhline(mean(values), color=colour, linewidth=0.9, linestyle="--", label=label)

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from orthocl.errors import OrthoclError, StoreError
+from orthocl.lab.experiment.settings import recorded_identity
 from orthocl.lab.store.record import verified
 from orthocl.metrics import AccuracyMatrix, compute
 from orthocl.storage import read_file, write_atomically
@@ -39,6 +40,8 @@ class Summary:
         seconds: time that a finished run took.
         stamp: identifies the state of the record's file on the disk.
         reason: what is wrong with a damaged record.
+        setting: equal for runs that differ only in their seed.
+        finished: when the run finished, as its record says.
     """
 
     id: str
@@ -50,6 +53,8 @@ class Summary:
     seconds: float | None
     stamp: str
     reason: str = ""
+    setting: str = ""
+    finished: str = ""
 
 
 def stamp(record: Path) -> str:
@@ -85,6 +90,10 @@ def summarise(run: str, record: Path, mark: str) -> Summary:
             _average(values["result"]["accuracies"]) if finished else None,
             None if seconds is None else float(seconds),
             mark,
+            setting=recorded_identity(
+                values["settings"] | {"seed": 0}, values["stream"]["fingerprint"], values["code"]
+            ),
+            finished=str(values["provenance"].get("finished", "")),
         )
     except FileNotFoundError:
         return _damaged(run, mark, f"{record} vanished while it was read")
@@ -100,7 +109,8 @@ def read_index(store: Path) -> dict[str, Summary]:
         head, _, body = read_file(store / FILE).partition(b"\n")
         if json.loads(head)["checksum"] == hashlib.sha256(body).hexdigest():
             rows: list[dict[str, Any]] = json.loads(b"[" + b",".join(body.splitlines()) + b"]")
-            return {row["id"]: Summary(**row) for row in rows}
+            if all("setting" in row for row in rows):  # an index of an earlier version is made again
+                return {row["id"]: Summary(**row) for row in rows}
     return {}
 
 

@@ -34,12 +34,19 @@ function logTicks(low, high) {
   const found = [];
   const [first, last] = [Math.floor(Math.log10(low)), Math.ceil(Math.log10(high))];
   const every = Math.max(1, Math.ceil((last - first) / 6));
-  const parts = last - first <= 2 ? [1, 2, 5] : [1];
+  const parts = high / low <= 200 ? [1, 2, 5] : [1];
   for (let power = first; power <= last; power += every)
     for (const part of parts)
       if (part * 10 ** power >= low * 0.999 && part * 10 ** power <= high * 1.001) found.push(part * 10 ** power);
   return found;
 }
+
+/** Width of a text in a chart, in pixels. */
+function textWidth(text, size = 12) {
+  PEN.font = `${size}px ${getComputedStyle(document.body).fontFamily}`;
+  return PEN.measureText(text).width;
+}
+const PEN = document.createElement("canvas").getContext("2d");
 
 /** An empty plot with axes: returns the svg, its scales and its box. */
 function frame({
@@ -55,7 +62,9 @@ function frame({
   yFormat = short,
   xTicks,
 }) {
-  const box = {left: 52, top: 12, right: width - right, bottom: height - 40};
+  const numbers = scale(y[0], y[1], 0, 1, y[2]).ticks.map(tick => textWidth(String(yFormat(tick)), 11.5));
+  const left = Math.max(52, 29 + Math.max(0, ...numbers));
+  const box = {left, top: 12, right: width - right, bottom: height - 40};
   const svg = s("svg", {
     viewBox: `0 0 ${width} ${height}`,
     width,
@@ -72,13 +81,12 @@ function frame({
       s("line", {class: "grid", x1: box.left, x2: box.right, y1: up(tick), y2: up(tick)}),
       s("text", {x: box.left - 7, y: up(tick) + 4, "text-anchor": "end"}, yFormat(tick)),
     );
-  let last = -1e9;
-  for (const tick of xTicks ?? across.ticks) {
-    const text = String(xFormat(tick)),
-      place = across(tick),
-      half = text.length * 3.4;
-    if (place - half < last + 6) continue;
-    last = place + half;
+  const ticks = (xTicks ?? across.ticks).map(tick => [across(tick), String(xFormat(tick))]);
+  const widest = 8 + Math.max(0, ...ticks.map(([, text]) => textWidth(text, 11.5)));
+  const closest = Math.min(...ticks.slice(1).map(([place], at) => place - ticks[at][0]), width);
+  const every = Math.ceil(widest / closest);
+  for (const [at, [place, text]] of ticks.entries()) {
+    if (at % every) continue;
     axes.append(
       s("line", {class: "tick", x1: place, x2: place, y1: box.bottom, y2: box.bottom + 4}),
       s("text", {x: place, y: box.bottom + 17, "text-anchor": "middle"}, text),
@@ -124,6 +132,42 @@ function endLabels(svg, names, box, x) {
     );
 }
 
+/** A text in lines that have room, broken at its spaces. */
+function broken(text, room) {
+  const found = [];
+  for (const word of text.split(" ")) {
+    const longer = `${found[found.length - 1]} ${word}`;
+    if (found.length && textWidth(longer) <= room) found[found.length - 1] = longer;
+    else found.push(word);
+  }
+  return found;
+}
+
+/** Names below a chart, in rows, where there is no room for them at the ends of the lines. */
+function legend(svg, lines, width, height) {
+  let [x, y] = [8, height + 14];
+  for (const line of lines) {
+    const wide = 16 + textWidth(line.text) + 14;
+    if (x > 8 && x + wide > width) [x, y] = [8, y + 17];
+    svg.append(
+      s(
+        "g",
+        {class: "series", "data-m": line.m, style: `--c:${line.colour}`},
+        s("path", {class: "dot", d: MARKERS[line.marker] ?? MARKERS.o, transform: `translate(${x + 5} ${y - 4})`}),
+        ...broken(line.text, width - x - 16).map((text, at) => {
+          if (at) y += 14;
+          return s("text", {class: "end", x: x + 14, y}, text);
+        }),
+      ),
+    );
+    x += wide;
+  }
+  svg.setAttribute("viewBox", `0 0 ${width} ${y + 8}`);
+  svg.setAttribute("height", y + 8);
+}
+
+const MOST_NAMES = 16;
+
 /** Lines over whole numbers, such as tasks, with bands; hovering or arrow keys read all lines at one place. */
 function lineChart({
   width,
@@ -143,13 +187,13 @@ function lineChart({
     .flatMap(line => line.points.flatMap(point => [point.low ?? point.y, point.high ?? point.y, point.y]))
     .filter(Number.isFinite);
   const end = Math.max(start + 1, ...lines.flatMap(line => line.points.map(point => point.x)));
-  const named = (width > 560 && lines.length <= 16) || (width > 400 && lines.length <= 7);
-  const longest = Math.max(0, ...lines.map(line => line.text.length));
+  const longest = 24 + Math.max(0, ...lines.map(line => textWidth(line.text)));
+  const named = lines.length <= MOST_NAMES && longest < 0.3 * width && 13 * lines.length < height - 40;
   const range = y(values);
   const {svg, across, up, box} = frame({
     width,
     height,
-    right: named ? Math.min(width * 0.36, 28 + 6.4 * longest) : 14,
+    right: named ? longest : 14,
     x: [start, end],
     y: range,
     xText,
@@ -210,6 +254,7 @@ function lineChart({
     names.push({y: up(last.y), m: line.m, colour: line.colour, text: line.text});
   }
   if (named) endLabels(svg, names, box, box.right);
+  else if (lines.length <= MOST_NAMES) legend(svg, lines, width, height);
   const holder = h("div", {class: "holder"}, svg);
   reading(holder, svg, {lines, across, box, start, end, xText, format: value => yFormat(value) + unit});
   return holder;
@@ -278,9 +323,9 @@ function reading(holder, svg, {lines, across, box, start, end, xText, format}) {
   });
 }
 
-/** Points with names; names that would cover another are left to hovering. */
+/** Points with names; names that would cover another name or point are left to hovering. */
 function points(svg, items, box) {
-  const taken = [];
+  const taken = items.map(({x, y}) => ({x1: x - 6, x2: x + 6, y1: y - 6, y2: y + 6}));
   for (const item of items) {
     const group = s(
       "g",
@@ -296,26 +341,22 @@ function points(svg, items, box) {
         transform: `translate(${item.x.toFixed(1)} ${item.y.toFixed(1)}) scale(${item.size ?? 1.5})`,
       }),
     );
-    const wide = 6.5 * item.text.length,
-      flip = item.x + 10 + wide > box.right + 8;
-    const area = {
-      x1: flip ? item.x - 10 - wide : item.x + 9,
-      x2: flip ? item.x - 9 : item.x + 10 + wide,
-      y1: item.y - 7,
-      y2: item.y + 7,
-    };
-    const free =
-      area.x1 > box.left &&
-      taken.every(other => area.x2 < other.x1 || area.x1 > other.x2 || area.y2 < other.y1 || area.y1 > other.y2);
-    if (item.text && free) {
-      taken.push(area);
-      group.append(
-        s(
-          "text",
-          {class: "end", x: flip ? item.x - 9 : item.x + 9, y: item.y + 4, "text-anchor": flip ? "end" : "start"},
-          item.text,
-        ),
-      );
+    const wide = textWidth(item.text);
+    for (const [anchor, from] of [
+      ["start", item.x + 9],
+      ["end", item.x - 9],
+    ]) {
+      const area = {x1: anchor === "start" ? from : from - wide, y1: item.y - 7, y2: item.y + 7};
+      area.x2 = area.x1 + wide;
+      const free =
+        area.x1 > box.left &&
+        area.x2 < box.right + 8 &&
+        taken.every(other => area.x2 < other.x1 || area.x1 > other.x2 || area.y2 < other.y1 || area.y1 > other.y2);
+      if (item.text && free) {
+        taken.push(area);
+        group.append(s("text", {class: "end", x: from, y: item.y + 4, "text-anchor": anchor}, item.text));
+        break;
+      }
     }
     svg.append(group);
   }

@@ -1,24 +1,43 @@
 // Cost against accuracy, with the line of those that no other beats.
 
+/** Time is that of plain SGD on the same stream where it can be compared with it, else by the clock on the wall. */
+const relative = () => DATA.groups.some(group => group.stream === streamIndex() && group.times !== undefined);
+
 function costPoints() {
   const at = name => DATA.metrics.findIndex(metric => metric.name === name),
-    [aac, x] = [at("aac"), at(state.cost)];
+    [aac, x] = [at("aac"), at(state.cost)],
+    times = state.cost === "seconds" && relative();
+  const price = group => (times ? (group.times ?? NaN) : group.cells[x]?.mean);
   const groups = visible().filter(
-    group => group.done.length && Number.isFinite(group.cells[x]?.mean) && Number.isFinite(group.cells[aac].mean),
+    group => group.done.length && Number.isFinite(price(group)) && Number.isFinite(group.cells[aac].mean),
   );
   const found = groups.map(group => ({
     group,
-    x: group.cells[x].mean,
+    x: price(group),
     y: 100 * group.cells[aac].mean,
     sd: 100 * group.cells[aac].spread,
   }));
-  const plain = groups.find(group => group.method === "sgd");
   for (const group of groups) {
     if (!group.dense) continue;
-    const price = state.cost === "memory" ? group.dense.bytes : plain ? plain.cells[x].mean * group.dense.work : NaN;
-    if (Number.isFinite(price)) found.push({group, x: price, y: 100 * group.cells[aac].mean, sd: NaN, ghost: true});
+    const dense = state.cost === "memory" ? group.dense.bytes : times ? group.dense.work : NaN;
+    if (Number.isFinite(dense)) found.push({group, x: dense, y: 100 * group.cells[aac].mean, sd: NaN, ghost: true});
   }
   return found;
+}
+
+/** What the prices are, and what one must know about some of them. */
+function priceText() {
+  if (state.cost === "memory") return "";
+  if (!relative())
+    return " Time by the clock on the wall: a busy machine moves a point to the right. With plain SGD on the same stream it would be relative to that.";
+  const told = new Map();
+  for (const group of visible())
+    if (group.priced) told.set(group.priced, [...(told.get(group.priced) ?? []), group.label]);
+  const notes = [...told].map(([text, labels]) => `${labels.length > 6 ? `${labels.length} methods` : labels.join(", ")}: ${text}.`);
+  return [
+    " Time of training against plain SGD's, each counted in the run's own evaluations, which are the same work for all: a busy machine does not matter (median over seeds).",
+    ...notes.slice(0, 4),
+  ].join(" ");
 }
 
 /** The points that no other beats in both price and accuracy, from the cheapest to the dearest. */
@@ -32,7 +51,7 @@ function pareto(items) {
 function drawCost() {
   const items = costPoints(),
     memory = state.cost === "memory",
-    format = value => (memory ? sizeText(value) : timeText(value));
+    format = value => (memory ? sizeText(value) : relative() ? `${short(value)}x` : timeText(value));
   if (!items.length) return [h("p", {class: "soft"}, "No finished run to show.")];
   const pick = (name, text) =>
     h(
@@ -50,22 +69,23 @@ function drawCost() {
     card({
       id: "cost-accuracy",
       title: `Accuracy against ${memory ? "memory" : "time"}`,
-      text: `Up and to the left is better; the line joins the methods that no other beats in both.${ghost}`,
+      text: `Up and to the left is better; the line joins the methods that no other beats in both.${priceText()}${ghost}`,
       controls: h(
         "div",
         {class: "controls", role: "group", "aria-label": "price"},
-        pick("seconds", "time of a run"),
+        pick("seconds", relative() ? "training time" : "time of a run"),
         pick("memory", "memory of the method"),
       ),
       draw: width => costChart(width, items, format),
       table: () => ({
-        heads: ["method", "accuracy, %", "spread", memory ? "bytes" : "seconds", "kind"],
+        heads: ["method", "accuracy, %", "spread", memory ? "bytes" : relative() ? "times SGD" : "seconds", "kind", "remark"],
         rows: items.map(item => [
           item.group.label,
           item.y,
           Number.isFinite(item.sd) ? item.sd : "",
           item.x,
           item.ghost ? "dense OGD as published, counted" : "measured",
+          (!memory && !item.ghost && item.group.priced) || "",
         ]),
       }),
     }),
@@ -85,7 +105,7 @@ function costChart(width, items, format) {
     height: 360,
     x: [least, most, true],
     y: fitting(ys, 100 * DATA.range[0], 100 * DATA.range[1]),
-    xText: state.cost === "memory" ? "memory (log)" : "time of a run (log)",
+    xText: state.cost === "memory" ? "memory (log)" : relative() ? "training time, x SGD (log)" : "time of a run (log)",
     yText: "average accuracy, %",
     label: `accuracy against ${state.cost} of ${items.length} methods`,
     xFormat: format,

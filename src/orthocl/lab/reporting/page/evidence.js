@@ -55,7 +55,7 @@ function monitorCard(name, groups) {
     const own = values.filter(value => value > 0);
     if (words.log || (words.zero && Math.max(...own) > 60 * Math.min(...own))) {
       const positive = used.filter(value => value > 0);
-      return [Math.min(...positive, 1) / 2, Math.max(...positive, 1e-12) * 2, true];
+      return positive.length ? [Math.min(...positive) / 2, Math.max(...positive) * 2, true] : [0.5, 2, true];
     }
     return fitting(words.zero ? [...used, 0, words.top ?? 0] : used, words.zero ? 0 : -Infinity, Infinity);
   };

@@ -39,7 +39,9 @@ function heat(rows, width, colour, text, words, widest = 58) {
     role: "img",
     "aria-label": words,
   });
-  const small = cell < 24;
+  const small = cell < 24,
+    digits = cell > 34 ? 1 : 0,
+    written = Math.max(...rows.flat().map(value => textWidth(text(value, digits), 10.5))) < cell - 2;
   for (let task = 0; task < tasks; task++)
     if (!small || task % 2 === 0)
       svg.append(
@@ -80,7 +82,7 @@ function heat(rows, width, colour, text, words, widest = 58) {
           class: task >= after ? "later" : "",
         }),
       );
-      if (cell >= 19)
+      if (written)
         box.append(
           s(
             "text",
@@ -91,7 +93,7 @@ function heat(rows, width, colour, text, words, widest = 58) {
               "text-anchor": "middle",
               fill: inkOn(paint),
             },
-            text(value, cell > 34 ? 1 : 0),
+            text(value, digits),
           ),
         );
       svg.append(box);

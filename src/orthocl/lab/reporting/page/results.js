@@ -119,7 +119,7 @@ function resultRow(group, columns, names, ranges) {
     {"data-m": group.m},
     h("th", {scope: "row"}, swatch(group), group.label, about),
     names.map(name => h("td", {class: "setting"}, settingText(group.settings[name]))),
-    h("td", {}, group.note ? "–" : String(group.done.length)),
+    h("td", {class: "seeds"}, group.note ? "–" : String(group.done.length)),
     group.note
       ? h("td", {colspan: columns.length, class: "soft note"}, `unsupported: ${group.note}`)
       : columns.map(metric => resultCell(group, metric, ranges)),
@@ -151,7 +151,7 @@ function drawResults() {
         names.map(name =>
           h("th", {scope: "col"}, name.replace(/^(method\.settings|net\.settings|stream\.options)\./, "")),
         ),
-        head("seeds", "seeds"),
+        head("seeds", "seeds", "", {class: "seeds"}),
         columns.map(metric => head(metric.name, metric.title, metric.better, {title: metric.meaning})),
       ),
     ),
@@ -162,6 +162,8 @@ function drawResults() {
     ),
   );
   byId("results-table").replaceChildren(table);
+  for (const step of innerWidth > 860 ? ["tight", "wrapped"] : ["tight"])
+    if (!printing && byId("results-table").scrollWidth > byId("results-table").clientWidth) table.classList.add(step);
   byId("results-more").replaceChildren(
     shown.length < groups.length ? button(`Show all ${groups.length} rows`, () => change({more: "1"})) : "",
   );
