@@ -21,7 +21,7 @@ from orthocl.cli.options import (
     make_folder,
     working,
 )
-from orthocl.cli.output import manners, new_table, remark, remarks, report, results, say, show, suggest
+from orthocl.cli.output import draw, manners, new_table, remark, remarks, report, results, say, show, suggest
 from orthocl.errors import DataError, OrthoclError, SettingsError, unknown_name
 from orthocl.formatting import counted
 
@@ -241,10 +241,10 @@ def _show(page: Page, table: str, places: Sequence[Path], scale: Scale) -> None:
     if manners().json:
         report(page=json.loads(page.render("json")))
     elif table == "terminal":
-        console = results()
-        console.print(page.rich())
+        for part in page.rich().renderables:
+            draw(part)
         if scale == "small":
-            console.print(
+            results().print(
                 "At this scale tasks are fewer and smaller than the paper's: its numbers are shown for "
                 "orientation, not for comparison."
             )

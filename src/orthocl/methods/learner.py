@@ -304,10 +304,8 @@ class Learner(Certifiable):
     def merge(self) -> None:
         """Make the weights complete in the middle of a task, wherever they are read from.
 
-        The fast path of the OGD family keeps part of the weights outside the layers until a task ends. `model(x)`,
-        `model.parameters()`, `state_dict`, copies and pickles are right at any time without this, and so is what
-        lists and other objects hold: the fast path is not taken then. Call it before you read a parameter that a
-        function keeps in a local variable, or any that is held while you insist on engine="adapter".
+        The fast path of the OGD family keeps part of the weights outside the layers until a task ends. What is read
+        through the model or held by lists is right without this (`held_weights`); call it with engine="adapter".
         """
         self.method.merge(self)
 
