@@ -358,9 +358,16 @@ class Plan:
 
     work: list[tuple[Mutant, list[str]]]
     times: dict[str, float]
+    known: set[str]
     budget: float
     until: float
     report: Path
+
+    def tests(self, mutant: Mutant, names: list[str], collected: dict[str, Any]) -> list[str]:
+        """Those that execute the line, and those of the same part that are newer than the coverage."""
+        part = Path(mutant.file).parts[2]
+        newer = [name for name in collected if name not in self.known and f"/{part}/" in name]
+        return quickest_first(mutant, [*newer, *(name for name in names if name in collected)], self.times)
 
     def say(self, mutant: Mutant, answer: str | None, tried: int, known: int) -> None:
         """One more line of the report."""
@@ -392,10 +399,9 @@ def judge(plan: Plan) -> None:
             for mutant, names in plan.work:
                 if time.time() > plan.until:
                     return
-                tests = [name for name in names if name in collected.items]
-                if not collected.codes(mutant) or not tests:
+                tests = plan.tests(mutant, names, collected.items)
+                if not names or not collected.codes(mutant):
                     continue
-                tests = quickest_first(mutant, tests, plan.times)
                 tried = within(tests, plan.times, plan.budget)
                 seconds = 20 + 5 * sum(seconds_of(test, plan.times) for test in tried)
                 plan.say(mutant, collected.noticed(mutant, tried, seconds), len(tried), len(tests))
@@ -439,6 +445,7 @@ def main() -> None:
     parser.add_argument(
         "--keep", action="store_true", help="go on with the report: what it holds is not tried"
     )
+    parser.add_argument("--again", action="store_true", help="try what the report says was not noticed")
     parser.add_argument("--coverage", type=Path, default=REPOSITORY / ".coverage")
     parser.add_argument("--times", type=Path, default=REPOSITORY / ".test-times.xml")
     parser.add_argument("--report", type=Path, default=REPOSITORY / "mutants.jsonl")
@@ -449,7 +456,10 @@ def main() -> None:
         every = [mutant for mutant in every if mutant.kind in given.kinds.split(",")]
     count = len(every) if given.count == "all" else min(int(given.count), len(every))
     chosen = random.Random(given.seed).sample(every, count)
-    if not given.keep:
+    if given.again:
+        kept = [row for row in rows_of(given.report) if row["answer"] is not None]
+        given.report.write_text("".join(json.dumps(row) + "\n" for row in kept))
+    elif not given.keep:
         given.report.write_text("")
     done = {(row["place"], row["start"]) for row in rows_of(given.report)}
     tests = tests_of_lines(given.coverage, {mutant.file for mutant in every})
@@ -458,6 +468,7 @@ def main() -> None:
         for each in chosen
         if (f"{each.file}:{each.line}", each.start) not in done
     ]
+    known = {name for lines in tests.values() for names in lines.values() for name in names}
     times, until = times_of_tests(given.times), time.time() + 60 * given.minutes
     report = given.report.resolve()
     children = []
@@ -465,7 +476,7 @@ def main() -> None:
         child = os.fork()
         if not child:
             try:
-                judge(Plan(work[worker :: given.jobs], times, given.seconds, until, report))
+                judge(Plan(work[worker :: given.jobs], times, known, given.seconds, until, report))
             finally:
                 os._exit(0)
         children.append(child)
