@@ -319,3 +319,47 @@ def test_terms_of_the_printed_form_by_hand(problem):
     assert terms["complexity"] == pytest.approx(complexity_proxy(solution))
     assert terms["confidence"] == pytest.approx(confidence(1, 10))
     assert "forgetting" not in generalisation_bound(problem.solve(rule="ogd"), task=1, form="printed").terms
+
+
+@pytest.mark.parametrize("task", [1, 2])
+def test_terms_of_the_hold_out_form_by_hand(task):
+    """One wrong sign among four held-out samples: Clopper and Pearson at delta / (task (task + 1))."""
+    x = torch.eye(2, dtype=torch.float64)
+    solution = solve_stream(linear, [(x[:1], torch.ones(1)), (x[1:], torch.ones(1))], rule="ogd")
+    held = (
+        torch.tensor([[2.0, 2.0], [3.0, 1.0], [1.0, 3.0], [4.0, 4.0]], dtype=torch.float64),
+        torch.ones(4),
+    )
+    held[1][1] = -1.0
+    bound = generalisation_bound(
+        solution,
+        task=task,
+        form="hold-out",
+        held_out=held,
+        delta=0.06,
+        settings=BoundSettings(independent=True),
+    )
+    level = 0.06 / (task * (task + 1))
+    assert bound.terms["held-out error"] == 0.25
+    # P(at most one error of four) = level at the upper limit q.
+    limit = bound.terms["confidence"] + 0.25
+    assert (1 - limit) ** 4 + 4 * limit * (1 - limit) ** 3 == pytest.approx(level, rel=1e-9)
+    everything_wrong = generalisation_bound(
+        solution,
+        task=task,
+        form="hold-out",
+        held_out=(held[0], -torch.ones(4)),
+        settings=BoundSettings(independent=True),
+    )
+    assert everything_wrong.value == 1.0 or task == 2
+
+
+def test_settings_of_a_bound_that_are_zero_are_refused():
+    for bad in (
+        {"unit_radius": 0.0},
+        {"kernel_bound": 0.0},
+        {"unit_radius": math.inf},
+        {"kernel_bound": math.nan},
+    ):
+        with pytest.raises(SettingsError, match="> 0"):
+            BoundSettings(**bad)
