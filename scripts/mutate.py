@@ -41,7 +41,7 @@ SWAPS: dict[type[ast.AST], ast.AST] = {
     ast.Add: ast.Sub(), ast.Sub: ast.Add(), ast.Mult: ast.Div(), ast.Div: ast.Mult(), ast.FloorDiv: ast.Div(),
     ast.Pow: ast.Mult(), ast.And: ast.Or(), ast.Or: ast.And(),
 }  # fmt: skip
-UNKNOWN = 0.5
+UNKNOWN = 0.1
 """Seconds of a test whose time is not known."""
 
 
@@ -256,6 +256,19 @@ def replacements(old: CodeType, new: CodeType) -> list[tuple[CodeType, CodeType]
     return found
 
 
+def warm_up() -> None:
+    """What torch and others import when they are first used, so that not every fork does."""
+    import matplotlib.pyplot as plt
+    import torch
+
+    model = torch.nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model(torch.ones(1, 2)).sum().backward()
+    optimizer.step()
+    torch.func.vmap(torch.func.grad(lambda x: x.square().sum()))(torch.ones(2, 2))
+    plt.close("all")
+
+
 class Collected:
     """Tests collected once, and the functions of the source that they may call. A plugin of pytest."""
 
@@ -273,6 +286,7 @@ class Collected:
         for each in gc.get_objects():
             if isinstance(each, FunctionType) and each.__code__.co_filename.startswith(source):
                 self.functions.setdefault(each.__code__, []).append(each)
+        warm_up()
         gc.collect()
         gc.freeze()
         self.work(self)
