@@ -65,3 +65,24 @@ def test_a_change_of_outputs_that_were_zero_is_not_a_number_by_accident():
     change = Comparison(zero, zero, zero, torch.zeros(3, 1, 1, dtype=torch.float64)).change()
     assert change.bound == change.measured == 0.0
     assert math.isfinite(change.curvature)
+
+
+def test_slopes_are_taken_on_the_way_and_at_both_ends():
+    """f = w^3 from 1 to 3: slopes 2 x 3 w^2 at equal distances, more of them until little is left."""
+
+    class Cube(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.w = nn.Parameter(torch.ones(1, dtype=torch.float64))
+
+        def forward(self, x):
+            return x * self.w**3
+
+    one, three = ({"w": torch.full((1,), value, dtype=torch.float64)} for value in (1.0, 3.0))
+    model = Cube()
+    found = compare(model, Path.between(model, one, three), Probe("x", torch.ones(1, 1, dtype=torch.float64)))
+    shares = torch.linspace(0, 1, len(found.slopes), dtype=torch.float64)
+    torch.testing.assert_close(found.slopes.flatten(), 6 * (1 + 2 * shares) ** 2)
+    change = found.change()
+    assert change.measured == pytest.approx(26.0)
+    assert change.remainder <= 0.01 * change.bound

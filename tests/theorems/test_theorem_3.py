@@ -21,6 +21,8 @@ from orthocl.theory import (
     shared_sample,
     solve_stream,
 )
+from orthocl.theory.generalisation import mean_upper_bound
+from orthocl.theory.hold_out import clopper_pearson, count_errors
 
 DELTA = 0.05
 
@@ -363,3 +365,48 @@ def test_settings_of_a_bound_that_are_zero_are_refused():
     ):
         with pytest.raises(SettingsError, match="> 0"):
             BoundSettings(**bad)
+
+
+def test_the_mean_of_a_bounded_variable_by_hand():
+    """Maurer and Pontil: values 1, 2, 3, 4, 5 of at most 1000."""
+    values = torch.arange(1.0, 6.0, dtype=torch.float64)
+    level = math.log(2 / 0.1)
+    expected = 3 + math.sqrt(2 * 2.5 * level / 5) + 7 * 1000 * level / (3 * 4)
+    assert mean_upper_bound(values, 1000.0, 0.1) == pytest.approx(min(1000.0, expected))
+    many = torch.arange(20_000, dtype=torch.float64) % 2
+    spread = math.sqrt(2 * float(many.var()) * level / 20_000)
+    assert mean_upper_bound(many, 1.0, 0.1) == pytest.approx(0.5 + spread + 7 * level / (3 * 19_999))
+    assert mean_upper_bound(values, 5.0, 0.1) == 5.0  # the bound itself may be reached
+    assert mean_upper_bound(values[:1], 9.0, 0.1) == 9.0  # one value says nothing
+    with pytest.raises(SettingsError, match="exceeded by the data"):
+        mean_upper_bound(values, 4.99, 0.1)
+
+
+@pytest.mark.parametrize(("rule", "memory"), [("ogd", None), ("ogd", 3), ("sgd", None)])
+def test_radii_from_dissimilarities_by_hand(problem, rule, memory):
+    """Orthogonal steps add their squares, others their lengths; from the start, or from where a task began."""
+    solution = problem.solve(rule=rule, memory=memory)
+    for form, first in (("sound", 1), ("one-ball", 3)):
+        settings = BoundSettings(radius="dissimilarity", unit_radius=1e-3, independent=True)
+        bound = generalisation_bound(solution, task=3, form=form, settings=settings)
+        parts = [solution.dissimilarity(task) for task in range(first, 5)]
+        orthogonal = rule == "ogd" and memory is None
+        radius = math.sqrt(sum(parts)) if orthogonal else sum(math.sqrt(part) for part in parts)
+        samples = solution.samples(3)
+        rows = solution.task_points(3)
+        kernel = solution.kernel if form == "sound" else solution.effective_kernel(3)
+        trace = float(kernel.diagonal(rows).sum())
+        shell = math.ceil(radius / 1e-3)
+        assert bound.terms["complexity"] == pytest.approx(
+            4 * shell * 1e-3 * math.sqrt(trace) / samples, rel=1e-6
+        )
+
+
+def test_errors_are_counted_by_sign_or_by_the_largest():
+    outputs = torch.tensor([2.0, -1.0, 0.0, 3.0])
+    assert count_errors(outputs, torch.tensor([1.0, -1.0, 1.0, -1.0])) == 2  # zero has no sign
+    assert count_errors(outputs[:, None], torch.tensor([1.0, -1.0, 1.0, -1.0])) == 2
+    both = torch.tensor([[1.0, 2.0, 0.0], [3.0, 0.0, 1.0]])
+    assert count_errors(both, torch.tensor([[0.0, 1.0, 0.0], [0.0, 1.0, 0.0]])) == 1
+    assert clopper_pearson(5, 5, 0.05) == 1.0
+    assert clopper_pearson(0, 1, 0.05) == pytest.approx(0.95)

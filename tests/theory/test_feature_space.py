@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 
+from orthocl.errors import SettingsError
 from orthocl.theory import EmpiricalNTK, solve_in_feature_space, solve_stream
 
 
@@ -109,3 +110,14 @@ def test_inputs_that_repeat_each_other_count_once(ridge):
     found = solve_in_feature_space(EmpiricalNTK(model), [(x, y)], ridge=ridge).predict(torch.eye(3).double())
     gram = x.T @ x + ridge * torch.eye(3, dtype=torch.float64)
     torch.testing.assert_close(found, torch.linalg.pinv(gram, rtol=1e-10) @ x.T @ y, rtol=0, atol=1e-9)
+
+
+def test_memory_is_asked_for_before_tangents_are_formed():
+    """4 x 8 bytes for each of (points x parameters): one byte less is refused."""
+    model = torch.nn.Linear(5, 1).double()
+    kernel = EmpiricalNTK(model)
+    task = (torch.randn(7, 5, dtype=torch.float64), torch.randn(7, dtype=torch.float64))
+    needed = 4 * 8 * 6 * 7
+    solve_in_feature_space(kernel, [task], memory_limit=needed)
+    with pytest.raises(SettingsError, match="the tangents of 7 points in 6 parameters"):
+        solve_in_feature_space(kernel, [task], memory_limit=needed - 1)
