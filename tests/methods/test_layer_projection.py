@@ -326,3 +326,20 @@ def test_joint_training_steps_along_the_mean_gradient_of_all_tasks():
         step(learner, second)
         for old, now, gradient in zip(before, learner.parameters.values(), expected, strict=True):
             torch.testing.assert_close(now.detach(), old - 0.05 * gradient, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("kind", [GPM, KronOGD])
+def test_the_rank_counts_pairs_of_directions(kind, data, learn):
+    """One layer of three outputs: each input direction protects all of them, or those of the output directions."""
+    torch.manual_seed(0)
+    net = nn.Linear(4, 3).double()
+    learner = attach(kind(memory_per_task=12), net, torch.optim.SGD(net.parameters(), lr=0.01))
+    learn(learner, data[0])
+    found = learner.method.monitor(learner)
+    (inputs,) = learner.method.inputs.bases.values()
+    assert found["input_directions"] == inputs.shape[2] > 1
+    if kind is GPM:
+        assert found["rank"] == 3 * inputs.shape[2]
+    else:
+        (outputs,) = learner.method.outputs.bases.values()
+        assert found["rank"] == inputs.shape[2] * outputs.shape[2]

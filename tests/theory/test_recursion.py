@@ -75,6 +75,8 @@ def test_ogd_by_explicit_weights():
             4,
             8,
         ]  # two outputs, 2 and then 4 directions
+        # Of two outputs: a repeated point, then one that was known and one that is a sum of others.
+        assert solution.conditioning().dropped == 2 * (1 + 2)
 
 
 def test_rows_that_are_a_slice():
