@@ -71,4 +71,4 @@ docs: $(BIN)/.installed-docs     ## Build the documentation site into site/; a b
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
 clean:           ## Remove the environment and caches
-	rm -rf $(VENV) .venv-lowest .coverage .test-times.xml mutants.jsonl .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
+	rm -rf $(VENV) .venv-lowest .coverage .test-times.xml mutants*.jsonl .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist

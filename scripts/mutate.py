@@ -471,7 +471,10 @@ def main() -> None:
     count = len(every) if given.count == "all" else min(int(given.count), len(every))
     chosen = random.Random(given.seed).sample(every, count)
     if given.again:
-        kept = [row for row in rows_of(given.report) if row["answer"] is not None]
+        rows = rows_of(given.report)
+        missed = {(row["place"], row["start"]) for row in rows if row["answer"] is None}
+        chosen = [each for each in every if (f"{each.file}:{each.line}", each.start) in missed]
+        kept = [row for row in rows if row["answer"] is not None]
         given.report.write_text("".join(json.dumps(row) + "\n" for row in kept))
     elif not given.keep:
         given.report.write_text("")
