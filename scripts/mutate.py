@@ -61,10 +61,20 @@ class Mutant:
         """The text with the change."""
         return text[: self.start] + self.new.encode() + text[self.stop :]
 
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """What distinguishes it from all others."""
+        return key_of(self.row())
+
     def row(self) -> dict[str, Any]:
         """What the report says about it."""
         words = {"old": self.old, "new": self.new.replace("\n", ""), "kind": self.kind, "start": self.start}
         return {"place": f"{self.file}:{self.line}", **words}
+
+
+def key_of(row: dict[str, Any]) -> tuple[Any, ...]:
+    """What distinguishes one row of a report from all others: in a - b - c two operations begin at one place."""
+    return row["place"], row["start"], row["old"], row["new"]
 
 
 def changed(node: ast.AST) -> ast.AST | None:
@@ -430,11 +440,11 @@ def judge(plan: Plan) -> None:
         answer, _ = in_a_fork(work, 10**6)
         if answer not in (None, "did not run (5)"):
             print((copy / "collection.log").read_text()[-3000:], file=sys.stderr)
-        done = {row["place"] + str(row["start"]) for row in rows_of(plan.report)}
+        done = {key_of(row) for row in rows_of(plan.report)}
         for mutant, _ in plan.work:
             if time.time() > plan.until:
                 return
-            if mutant.row()["place"] + str(mutant.start) not in done:
+            if mutant.key not in done:
                 tests = tests_of_module(copy, mutant)
                 plan.say(mutant, noticed_on_import(copy, mutant, tests, 120.0), len(tests), len(tests))
 
@@ -472,19 +482,15 @@ def main() -> None:
     chosen = random.Random(given.seed).sample(every, count)
     if given.again:
         rows = rows_of(given.report)
-        missed = {(row["place"], row["start"]) for row in rows if row["answer"] is None}
-        chosen = [each for each in every if (f"{each.file}:{each.line}", each.start) in missed]
+        missed = {key_of(row) for row in rows if row["answer"] is None}
+        chosen = [each for each in every if each.key in missed]
         kept = [row for row in rows if row["answer"] is not None]
         given.report.write_text("".join(json.dumps(row) + "\n" for row in kept))
     elif not given.keep:
         given.report.write_text("")
-    done = {(row["place"], row["start"]) for row in rows_of(given.report)}
+    done = {key_of(row) for row in rows_of(given.report)}
     tests = tests_of_lines(given.coverage, {mutant.file for mutant in every})
-    work = [
-        (each, tests.get(each.file, {}).get(each.line, []))
-        for each in chosen
-        if (f"{each.file}:{each.line}", each.start) not in done
-    ]
+    work = [(each, tests.get(each.file, {}).get(each.line, [])) for each in chosen if each.key not in done]
     known = {name for lines in tests.values() for names in lines.values() for name in names}
     times, until = times_of_tests(given.times), time.time() + 60 * given.minutes
     report = given.report.resolve()
