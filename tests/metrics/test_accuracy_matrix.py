@@ -123,3 +123,11 @@ def test_over_parameterisation_and_memorised_variation():
     assert memorised_variation([{1: 1.0}, {1: 0.8, 2: 0.9}, {1: 0.7, 2: 0.95}]) == pytest.approx(-0.3)
     assert memorised_variation([{1: 1.0}, {1: 0.8, 2: 0.9}, {1: 0.7, 2: 0.95}], task=2) == pytest.approx(0.05)
     assert math.isnan(memorised_variation([]))
+
+
+def test_a_metric_of_ones_own_is_a_function(tmp_path):
+    file = tmp_path / "own.py"
+    file.write_text("LIMIT = 0.5\n\n\ndef first(a):\n    return a[a.tasks, 1]\n")
+    assert compute(f"{file}:first", EXAMPLE) == 0.7
+    with pytest.raises(SettingsError, match="is not a function of an AccuracyMatrix"):
+        compute(f"{file}:LIMIT", EXAMPLE)

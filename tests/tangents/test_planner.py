@@ -298,3 +298,15 @@ def test_a_plan_fits_in_exactly_its_bytes():
     assert tight.advice()[0].startswith("needs ")
     assert found.warning(available=found.leanest) is None
     assert "will need" in found.warning(available=found.leanest - 1)
+
+
+def test_ogd_plus_pays_for_its_samples_too():
+    """The same bytes hold fewer samples: as many as fit with 80 more bytes each."""
+    example = torch.zeros(1, 20)
+    found = {price.way: price for price in price_list(MLP((20,), (30,), 3), example, rows=50, card=10**6)}
+    plain, plus = found["OGD"], found["OGD+"]
+    assert plus.nbytes == plain.nbytes + 50 * 20 * 4
+    assert 0 < plus.most < plain.most
+    assert plus.most == pytest.approx(plain.most * plain.nbytes / plus.nbytes, abs=1)
+    dense = found["OGD, dense"]
+    assert dense.most == 10**6 // (dense.nbytes // 50)

@@ -330,3 +330,10 @@ def test_the_smallest_and_largest_numbers_that_laws_accept():
         partial_rotation_forgetting(0, 4, 1)
     with pytest.raises(SettingsError, match="rotated"):
         partial_rotation_forgetting(2, 4, -1)
+
+
+def test_orders_are_compared_up_to_the_number_of_tasks_that_is_named(monkeypatch):
+    monkeypatch.setattr("orthocl.theory.laws.latent_order.MOST_TASKS", 3)
+    assert sorted(best_latent_order(torch.eye(3), torch.eye(3))) == [1, 2, 3]
+    with pytest.raises(SettingsError, match="at most 3 tasks, got 4"):
+        best_latent_order(torch.eye(4), torch.eye(4))
