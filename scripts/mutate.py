@@ -41,6 +41,8 @@ SWAPS: dict[type[ast.AST], ast.AST] = {
     ast.Add: ast.Sub(), ast.Sub: ast.Add(), ast.Mult: ast.Div(), ast.Div: ast.Mult(), ast.FloorDiv: ast.Div(),
     ast.Pow: ast.Mult(), ast.And: ast.Or(), ast.Or: ast.And(),
 }  # fmt: skip
+ELSEWHERE = ("tests/methods/test_ranks.py", "tests/lab/executors/", "tests/chaos/", "tests/test_packaging.py")
+"""Tests of processes of their own, which a change of this process's code does not reach."""
 UNKNOWN = 0.1
 """Seconds of a test whose time is not known."""
 
@@ -151,7 +153,9 @@ def tests_of_lines(database: Path, files: set[str]) -> dict[str, dict[int, list[
         if place in files:
             lines = data.contexts_by_lineno(measured)
             found[place] = {
-                line: sorted({name.split("|")[0] for name in names if "::" in name})
+                line: sorted(
+                    {name.split("|")[0] for name in names if "::" in name and not name.startswith(ELSEWHERE)}
+                )
                 for line, names in lines.items()
             }
     return found
@@ -390,7 +394,11 @@ class Plan:
     def tests(self, mutant: Mutant, names: list[str], collected: dict[str, Any]) -> list[str]:
         """Those that execute the line, and those of the same part that are newer than the coverage."""
         part = Path(mutant.file).parts[2]
-        newer = [name for name in collected if name not in self.known and f"/{part}/" in name]
+        newer = [
+            name
+            for name in collected
+            if name not in self.known and f"/{part}/" in name and not name.startswith(ELSEWHERE)
+        ]
         return quickest_first(mutant, [*newer, *(name for name in names if name in collected)], self.times)
 
     def say(self, mutant: Mutant, answer: str | None, tried: int, known: int) -> None:
