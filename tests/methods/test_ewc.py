@@ -6,8 +6,11 @@ import math
 
 import pytest
 import torch
+from torch.utils.data import TensorDataset
 
+from orthocl.methods import EWC
 from orthocl.methods.ewc import _log_likelihood_of_positions
+from orthocl.training import attach
 
 OUTPUTS = torch.tensor(
     [[[10.0, 0.0, 0.0], [40.0, 35.0, 0.0]]], dtype=torch.float64
@@ -40,3 +43,38 @@ def test_classes_are_drawn_as_often_as_their_probability():
     )
     often = (float(found) - 4000 * math.log(0.25)) / math.log(3.0)  # how often class 1 was drawn
     assert often == pytest.approx(3000, abs=110)
+
+
+@pytest.mark.parametrize("fisher", ["label", "sampled"])
+def test_the_fisher_of_a_regression_by_hand(fisher):
+    """f = w x with unit noise: the gradient is (y - f) x with labels, and noise x without: E x^2 for any targets."""
+    inputs = torch.full((4000, 1), 2.0, dtype=torch.float64)
+    targets = torch.full((4000, 1), 7.0, dtype=torch.float64)
+    model = torch.nn.Linear(1, 1, bias=False).double()
+    torch.nn.init.zeros_(model.weight)
+    learner = attach(
+        EWC(fisher=fisher),
+        model,
+        torch.optim.SGD(model.parameters(), lr=0.1),
+        loss=torch.nn.functional.mse_loss,
+    )
+    with learner.learning(TensorDataset(inputs, targets)):
+        pass
+    (importance,) = learner.method.importance
+    if fisher == "label":
+        assert float(importance) == pytest.approx(14.0**2)
+    else:
+        assert float(importance) == pytest.approx(4.0, rel=0.1)
+
+
+@pytest.mark.parametrize("decay", [1.0, 0.5])
+def test_the_online_form_fades_what_was_important(decay, make, data, learn):
+    """With weights that do not move, the second task's importance is decay times the first's plus its own."""
+    alone = make(EWC(online=True, decay=1.0), lr=0.0)
+    learn(alone, data[1])
+    learner = make(EWC(online=True, decay=decay), lr=0.0)
+    learn(learner, data[0])
+    first = [part.clone() for part in learner.method.importance]
+    learn(learner, data[1])
+    for now, then, own in zip(learner.method.importance, first, alone.method.importance, strict=True):
+        torch.testing.assert_close(now, decay * then + own)

@@ -32,6 +32,8 @@ def test_drift_is_reported_with_exact_and_with_compressed_tangents(energy, data,
         net = nn.Sequential(nn.Linear(4, 30), nn.Tanh(), nn.Linear(30, 3)).double()
         learner = attach(OGD(memory_per_task=6, energy=energy), net, torch.optim.SGD(net.parameters(), lr=lr))
         learn(learner, data[0])
+        ((_, kept),) = learner.method.watch.probes.values()
+        assert (kept is None) == (energy < 1)  # compressed tangents are found in the memory itself
         learn(learner, data[1])
         found[lr] = learner.method.monitor(learner)
     assert found[0.0]["drift_norm"] == pytest.approx(1.0, abs=1e-6 if energy == 1 else 0.1)

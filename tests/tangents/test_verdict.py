@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 import orthocl
+from orthocl.tangents.plan_text import rows_of
 from orthocl.tangents.planner import plan
 from orthocl.tangents.verdict import PlainStep, cheap_part, plain_step, times_plain, verdict
 
@@ -90,3 +91,10 @@ def test_the_seconds_of_a_protected_step_are_so_many_plain_ones():
 
 def test_timing_takes_less_than_the_process_has_run():
     assert 0 <= plain_step(network(), torch.zeros(1, 3, 8, 8), 4).seconds < 5
+
+
+def test_the_choice_is_marked_and_nothing_else():
+    for budget in (None, 50_000):
+        found = plan(network(), torch.zeros(1, 3, 8, 8), tasks=1, memory_per_task=5, budget=budget)
+        marked = [name for name, _, _ in rows_of(found) if name.endswith(" (chosen)")]
+        assert marked == ([f"{found.choice} (chosen)"] if found.choice else [])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 import torch
 
@@ -135,3 +137,20 @@ def test_without_ridge_the_fit_is_what_no_function_reaches():
     # f = w x: min (w - 0)^2 + (w - 2)^2 + w^2 is at w = 2/3, of value 8/3.
     ridge = solve_stream(lambda a, b: a @ b.T, [task], ridge=1.0)
     assert fit_value(ridge, 1) == pytest.approx(8 / 3)
+
+
+def test_the_printed_bound_by_hand():
+    """(lam^2 / n_t) S_t, plus the changes by later tasks divided by the samples of the last one, under SGD."""
+    generator = torch.Generator().manual_seed(0)
+    tasks = [
+        (torch.randn(n, 6, generator=generator, dtype=torch.float64), torch.randn(n, dtype=torch.float64))
+        for n in (3, 4, 5)
+    ]
+    for rule in ("sgd", "ogd"):
+        solution = solve_stream(lambda a, b: a @ b.T, tasks, rule=rule, ridge=0.5)
+        x = tasks[0][0]
+        outputs = [solution.predict(x, after) for after in (1, 2, 3)]
+        changes = sum(float((b - a).square().sum()) for a, b in itertools.pairwise(outputs))
+        expected = 0.25 / 3 * solution.dissimilarity(1) + (changes / 5 if rule == "sgd" else 0.0)
+        assert printed_empirical_bound(solution, 1) == pytest.approx(expected)
+        assert sum(forgetting_terms(solution, 1).values()) == pytest.approx(changes, abs=1e-12)

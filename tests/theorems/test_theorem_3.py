@@ -23,6 +23,7 @@ from orthocl.theory import (
 )
 from orthocl.theory.generalisation import mean_upper_bound
 from orthocl.theory.hold_out import clopper_pearson, count_errors
+from orthocl.theory.printed_inequalities import PrintedCheck
 
 DELTA = 0.05
 
@@ -410,3 +411,46 @@ def test_errors_are_counted_by_sign_or_by_the_largest():
     assert count_errors(both, torch.tensor([[0.0, 1.0, 0.0], [0.0, 1.0, 0.0]])) == 1
     assert clopper_pearson(5, 5, 0.05) == 1.0
     assert clopper_pearson(0, 1, 0.05) == pytest.approx(0.95)
+
+
+def test_the_largest_loss_is_a_factor_of_the_confidence(problem):
+    solution = problem.solve(rule="sgd")
+    small, large = (
+        Loss("mine", lambda u, y, top=top: (u - y).norm(dim=1).clamp(max=top), top, 1.0) for top in (1.0, 5.0)
+    )
+    for settings in (None, BoundSettings(kernel_bound=1000.0)):
+        one, five = (
+            generalisation_bound(solution, task=1, loss=loss, settings=settings) for loss in (small, large)
+        )
+        assert five.terms["confidence"] == pytest.approx(5 * one.terms["confidence"])
+        assert five.terms["complexity"] == pytest.approx(one.terms["complexity"])
+
+
+def test_the_printed_form_of_the_last_task_has_nothing_forgotten(problem):
+    solution = problem.solve(rule="sgd")
+    assert "forgetting" not in generalisation_bound(solution, task=4, form="printed").terms
+    assert "forgetting" in generalisation_bound(solution, task=3, form="printed").terms
+
+
+def test_a_printed_inequality_holds_up_to_rounding_only():
+    def check(actual, printed):
+        return PrintedCheck("name", "statement", actual, printed).holds
+
+    assert check(1.0, 1.0)
+    assert check(1.0 + 1e-12, 1.0)
+    assert check(0.0, 0.0)
+    assert not check(1.0001, 1.0)
+    assert not check(1e-6, 0.0)
+
+
+def test_how_many_samples_and_numbers_tell_that_data_are_the_same():
+    """20 equal targets do, 19 may be chance; 16 numbers in another order do, 15 may be."""
+    generator = torch.Generator().manual_seed(0)
+    for count, shared in ((20, True), (19, False)):
+        x, z = (torch.randn(count, 3, generator=generator, dtype=torch.float64) for _ in range(2))
+        y = torch.arange(float(count))[:, None]
+        assert (shared_sample({1: (x, y)}, 2, (z, y.clone())) is not None) == shared
+    for width, shared in ((16, True), (15, False)):
+        x = torch.randn(4, width, generator=generator, dtype=torch.float64)
+        found = shared_sample({1: (x, torch.zeros(4))}, 2, (x.flip(1), torch.ones(4)))
+        assert (found is not None) == shared

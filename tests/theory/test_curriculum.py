@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from orthocl.errors import SettingsError
-from orthocl.theory import Curriculum
+from orthocl.theory import Curriculum, solve_stream
+from orthocl.theory.complexity import complexity_terms
 from orthocl.theory.curriculum import Order
 
 
@@ -116,3 +117,33 @@ def test_too_many_orders_are_refused():
     with pytest.raises(SettingsError, match="zero samples or more"):
         Curriculum(linear, ten, memory=-1)
     assert not Curriculum(linear, ten, memory=0).full_memory
+
+
+def test_the_complexity_is_that_of_the_stream():
+    given = tasks(3, 4, 7, columns=2)
+    for rule in ("sgd", "ogd"):
+        curriculum = Curriculum(linear, given, rule=rule, ridge=0.2)
+        solution = solve_stream(linear, [given[2], given[0]], rule=rule, ridge=0.2)
+        assert curriculum.complexity_terms([3, 1]) == pytest.approx(complexity_terms(solution))
+        assert curriculum.complexity([3, 1]) == pytest.approx(sum(complexity_terms(solution)))
+
+
+@pytest.mark.parametrize("scale", [1e-6, 1.0, 1e6])
+def test_realisable_in_any_units_of_the_targets(scale):
+    fits, does_not = tasks(3, 3, 5, fitted=True), tasks(3, 3, 5)
+    assert Curriculum(linear, [(x, scale * y) for x, y in fits]).realisable()
+    assert not Curriculum(linear, [(x, scale * y) for x, y in does_not]).realisable()
+
+
+def test_memory_is_asked_for_before_matrices_are_formed():
+    """Three matrices of 8 bytes for 6 x 6 points; the programme over subsets of 2 tasks needs 4/3 of one."""
+    given = tasks(2, 3, 9)
+    Curriculum(linear, given, memory_limit=3 * 8 * 36)
+    with pytest.raises(SettingsError, match="the joint kernel matrix of 6 points"):
+        Curriculum(linear, given, memory_limit=3 * 8 * 36 - 1)
+    curriculum = Curriculum(linear, given, memory_limit=3 * 8 * 36)
+    curriculum.memory_limit = 8 * 36 * 4 // 3
+    assert curriculum.best_order("subsets").exact
+    curriculum.memory_limit -= 1
+    with pytest.raises(SettingsError, match="the programme over subsets of 2 tasks with 6 points"):
+        curriculum.best_order("subsets")

@@ -337,3 +337,8 @@ def test_orders_are_compared_up_to_the_number_of_tasks_that_is_named(monkeypatch
     assert sorted(best_latent_order(torch.eye(3), torch.eye(3))) == [1, 2, 3]
     with pytest.raises(SettingsError, match="at most 3 tasks, got 4"):
         best_latent_order(torch.eye(4), torch.eye(4))
+
+
+def test_one_sample_a_task_is_enough():
+    assert sgd_expected_losses(torch.eye(2, 9), [1, 1]).isfinite().all()
+    assert ogd_expected_losses(torch.eye(2, 9), 1).isfinite().all()
