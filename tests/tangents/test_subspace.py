@@ -387,3 +387,32 @@ def test_what_an_owner_gave_last_is_found_by_its_places(make_problem):
     torch.testing.assert_close(found.gram(), rows[4:5] @ rows[4:5].T)
     assert subspace.find(9, torch.tensor([0])) is None
     assert subspace.find(1, torch.tensor([7])) is None
+
+
+@pytest.mark.parametrize("scale", [1e-5, 1.0, 1e5])
+def test_principal_components_do_not_depend_on_units(scale, make_problem):
+    """Two components of seven tangents, then three more rows: what is rejected is the same in any units."""
+    problem = make_problem("mlp")
+    tangents = collect(problem.model, problem.x, problem.y, parameters=problem.parameters)
+    rows = scale * problem.jacobian()
+    scaled = Tangents.explicit(
+        problem.parameters,
+        [
+            part.reshape(7, *p.shape)
+            for part, p in zip(
+                rows.split([p.numel() for p in problem.parameters.values()], 1),
+                problem.parameters.values(),
+                strict=True,
+            )
+        ],
+    )
+    assert tangents.rows == scaled.rows
+    subspace = Subspace(problem.parameters)
+    assert subspace.append(scaled, 1, components=2) == 2
+    _, _, directions = torch.linalg.svd(rows, full_matrices=False)
+    basis = directions[:2]
+    gradient = [torch.randn_like(p) for p in problem.parameters.values()]
+    vector = torch.cat([g.reshape(-1) for g in gradient])
+    found = torch.cat([g.reshape(-1) for g in subspace.reject(gradient)])
+    torch.testing.assert_close(found, vector - basis.T @ (basis @ vector), rtol=1e-6, atol=1e-8)
+    assert subspace.append(scaled.select(torch.tensor([0, 1, 2])), 2) == 3
