@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from orthocl.tangents.blocks import Compressed, Factored
+from orthocl.tangents.blocks import Compressed, Factored, Patches
+from orthocl.tangents.blocks.rows import Rows
 from orthocl.tangents.costs import (
     LayerShape,
     adapter_is_cheaper,
@@ -90,3 +91,16 @@ def test_rows_of_several_outputs_are_moved_by_the_layers_own_step():
     single = Factored(("w", "b"), ((10, 10), (10,)), torch.randn(3, 10), torch.eye(10)[:3])
     way, rows = step_of(single, nn.Linear(10, 10), 4, torch.float32)
     assert (way, rows is not None) == ("by output", True)
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+def test_products_of_blocks_are_counted_by_their_sizes(groups):
+    """Five positions, three inputs and two outputs of each group; an embedding's two rows of width four."""
+    shapes = ((2 * groups, 3), (2 * groups,))
+    inputs, deltas = torch.randn(7, 5, 3 * groups), torch.randn(7, 5, 2 * groups)
+    block = Patches(("w", "b"), shapes, inputs, deltas, groups=groups)
+    assert projection_madds(block) == (2 * 5 * 3 * 2 * groups, 0)
+    dense = block.densified()
+    assert projection_madds(dense) == (2 * dense.parameters, 0)
+    rows = Rows(("w",), ((9, 4),), torch.zeros(7, 2, dtype=torch.long), torch.randn(7, 2, 4))
+    assert projection_madds(rows) == (2 * 2 * 4, 0)
