@@ -248,3 +248,39 @@ def test_what_is_linear_and_what_is_not_in_any_units(scale):
     torch.testing.assert_close(bias, base.bias.data)
     with pytest.raises(UnsupportedError, match="does not map its inputs linearly"):
         whole_weight(Bent(base), "layer")
+
+
+def test_the_leak_is_a_share_of_the_change_of_whole_weights():
+    """Without projection some of the change of the merged weights lies in the span: by explicit tangents."""
+    model = network()
+    adapt(model, 0)
+    learner = orthocl.attach(
+        orthocl.AdapterOGD(memory_per_task=4), model, torch.optim.SGD(trained(model).values(), lr=0.2)
+    )
+    x, y = samples()
+
+    def steps():
+        for _ in range(4):
+            learner.optimizer.zero_grad()
+            nn.functional.cross_entropy(model(x), y).backward()
+            learner.optimizer.step()
+
+    with learner.learning(TensorDataset(x, y)):
+        steps()
+    stored = learner.method.stored
+    learner.method.transform = lambda learner, gradient: gradient
+    with learner.learning(TensorDataset(x, 2 - y)):
+        before = {name: weight.clone() for name, weight in learner.method._whole_weights(learner).items()}
+        steps()
+        after = learner.method._whole_weights(learner)
+        moved = torch.cat([(after[name] - before[name]).flatten() for name in stored.names])
+        # Each block's parameters side by side, in the order of the stored names.
+        rows = torch.stack(
+            [
+                torch.cat([part.flatten() for part in stored.combine(unit)])
+                for unit in torch.eye(stored.rows, dtype=torch.float64)
+            ]
+        )
+    inside = torch.linalg.pinv(rows, rtol=1e-9) @ (rows @ moved)
+    assert learner.method.report["leak"] == pytest.approx(float(inside.norm() / moved.norm()), rel=1e-6)
+    assert learner.method.report["leak"] > 1e-3

@@ -23,6 +23,7 @@ from orthocl.theory import (
 )
 from orthocl.theory.generalisation import mean_upper_bound
 from orthocl.theory.hold_out import clopper_pearson, count_errors
+from orthocl.theory.pac_bayes import gibbs_bound
 from orthocl.theory.printed_inequalities import PrintedCheck
 
 DELTA = 0.05
@@ -454,3 +455,18 @@ def test_how_many_samples_and_numbers_tell_that_data_are_the_same():
         x = torch.randn(4, width, generator=generator, dtype=torch.float64)
         found = shared_sample({1: (x, torch.zeros(4))}, 2, (x.flip(1), torch.ones(4)))
         assert (found is not None) == shared
+
+
+def test_the_pac_bayes_form_shares_its_level_among_tasks():
+    generator = torch.Generator().manual_seed(0)
+    tasks = []
+    for _ in range(2):
+        x = torch.randn(8, 4, generator=generator, dtype=torch.float64)
+        tasks.append((x, x[:, 0].sign()))
+    solution = solve_stream(linear, tasks, ridge=0.3)
+    settings = BoundSettings(independent=True)
+    for task in (1, 2):
+        bound = generalisation_bound(solution, task=task, form="pac-bayes", delta=0.06, settings=settings)
+        same = gibbs_bound(solution, task, 2, 0.06 / (task * (task + 1)), "earlier-tasks")
+        assert bound.value == pytest.approx(same.value, rel=1e-12)
+        assert bound.terms["empirical"] == pytest.approx(same.empirical)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from orthocl.theory import forgetting_drift, solve_stream
+from orthocl.theory import EmpiricalNTK, forgetting_drift, solve_stream
 from orthocl.theory.no_forgetting import gradient_alignment
 
 GENERATOR = torch.Generator().manual_seed(0)
@@ -73,3 +73,31 @@ def test_drift_by_predictions(rule):
         if rule == "ogd":
             assert each.remembered < 1e-10
     assert forgetting_drift(solution, after=1) == []
+
+
+def test_alignment_of_a_network_with_all_its_outputs():
+    """Every logit is a point: the gradients are those of autograd, samples that are remembered in part count whole."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = torch.nn.Linear(4, 3).double()
+    generator = torch.Generator().manual_seed(1)
+    tasks = [
+        (
+            torch.randn(5, 4, generator=generator, dtype=torch.float64),
+            torch.randn(5, 3, generator=generator, dtype=torch.float64),
+        )
+        for _ in range(2)
+    ]
+    kernel = EmpiricalNTK(model, outputs="all")
+    solution = solve_stream(kernel, tasks, rule="ogd", ridge=0.4, memory=2)
+    (found,) = gradient_alignment(solution, 2)
+    old, wanted = (part[:2] for part in tasks[0])
+    slope = 2 * (solution.predict(old, after=1) - wanted)
+    reference = kernel.features(old).T @ slope.flatten()
+    x, y = tasks[1]
+    gradient = kernel.features(x).T @ (2 * (solution.predict(x, after=1) - y)).flatten()
+    assert found.memory_gradient == pytest.approx(float(reference.norm()), rel=1e-9)
+    assert found.plain == pytest.approx(
+        float(reference @ gradient / reference.norm() / gradient.norm()), rel=1e-9
+    )
+    assert found.projected == pytest.approx(0.0, abs=1e-9)
