@@ -315,3 +315,13 @@ def test_an_initial_function_of_several_outputs_is_where_learning_starts():
     assert torch.allclose(solution.predict(x), start(Points(x)) + moved.predict(x))
     one = solve_stream(lambda a, b: a @ b.T, [(x, y)], ridge=1.0, initial=lambda points: points.inputs[:, 0])
     assert torch.equal(one.predict(x, after=0), x[:, :1].expand(3, 2))
+
+
+def test_points_come_back_with_all_their_outputs():
+    tasks = make_tasks(columns=3)
+    solution = solve_stream(linear, tasks, ridge=0.1)
+    x = tasks[0][0]
+    assert solution.predict(Points(x)).shape == (6, 3)
+    assert torch.equal(solution.predict(Points(x)), solution.predict(x))
+    one = solve_stream(linear, make_tasks(), ridge=0.1)
+    assert one.predict(Points(x)).shape == (6,)
