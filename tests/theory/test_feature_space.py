@@ -121,3 +121,24 @@ def test_memory_is_asked_for_before_tangents_are_formed():
     solve_in_feature_space(kernel, [task], memory_limit=needed)
     with pytest.raises(SettingsError, match="the tangents of 7 points in 6 parameters"):
         solve_in_feature_space(kernel, [task], memory_limit=needed - 1)
+
+
+@pytest.mark.parametrize("ridge", [0.0, 0.3])
+@pytest.mark.parametrize("rule", ["sgd", "ogd"])
+@pytest.mark.parametrize("scale", [1e-3, 1.0, 1e3])
+def test_numbers_are_those_of_the_kernel_form_also_for_dependent_points(rule, ridge, scale):
+    """Nine points in six parameters, one of them twice."""
+    model = torch.nn.Linear(5, 1).double()
+    generator = torch.Generator().manual_seed(0)
+    x = scale * torch.randn(8, 5, generator=generator, dtype=torch.float64)
+    y = torch.randn(9, generator=generator, dtype=torch.float64)
+    tasks = [(torch.cat([x[:4], x[:1]]), y[:5]), (x[4:], y[5:])]
+    kernel = EmpiricalNTK(model)
+    settings = {"rule": rule, "ridge": ridge * scale**2, "initial": 0.0}
+    one, other = solve_in_feature_space(kernel, tasks, **settings), solve_stream(kernel, tasks, **settings)
+    for task in (1, 2):
+        assert one.dissimilarity(task) == pytest.approx(other.dissimilarity(task), rel=1e-6)
+        assert one.distance(task) == pytest.approx(other.distance(task), rel=1e-6)
+        assert one.rank(task) == other.rank(task)
+        assert torch.allclose(one.predict(x, task), other.predict(x, task), rtol=1e-6, atol=1e-6)
+    assert one.distance_from_initialisation() == pytest.approx(other.distance_from_initialisation(), rel=1e-6)
