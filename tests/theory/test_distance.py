@@ -9,7 +9,7 @@ import torch
 
 from orthocl.theory import solve_stream
 from orthocl.theory.distance import radius_bound, remembers_everything, transfer_distance
-from orthocl.theory.dynamics import max_learning_rate
+from orthocl.theory.dynamics import contraction, max_learning_rate
 
 GENERATOR = torch.Generator().manual_seed(0)
 TASKS = [
@@ -50,3 +50,11 @@ def test_half_the_loss_is_stable_twice_as_far():
     solution = solve_stream(linear, [(torch.tensor([[2.0]]), torch.tensor([1.0]))], ridge=1.0)
     assert max_learning_rate(solution, 1) == pytest.approx(1 / 5)
     assert max_learning_rate(solution, 1, half=True) == pytest.approx(2 / 5)
+
+
+def test_contraction_by_hand():
+    """The same input twice: curvatures 2 and 0. Without ridge only the first is moved along, with one both are."""
+    task = (torch.ones(2, 1, dtype=torch.float64), torch.tensor([1.0, 1.0]))
+    assert contraction(solve_stream(linear, [task], ridge=0.0), 1, 0.1) == pytest.approx(0.6)
+    assert contraction(solve_stream(linear, [task], ridge=1.0), 1, 0.1) == pytest.approx(0.8)
+    assert contraction(solve_stream(linear, [task], ridge=0.0), 1, 0.6) == pytest.approx(1.4)  # it diverges
