@@ -519,3 +519,17 @@ def test_the_first_three_steps_and_every_fiftieth_are_verified(make_problem):
         adapter.reads, adapter._steps = reads, steps
         assert adapter.often_read == often
     adapter.remove()
+
+
+def test_adapted_layers_take_any_number_of_leading_dimensions(make_problem):
+    problem = make_problem("mlp")
+    subspace = Subspace(problem.parameters)
+    subspace.append(collect(problem.model, problem.x, problem.y, parameters=problem.parameters), 1)
+    adapter = Adapter(problem.model, subspace, problem.parameters, batch_size=4)
+    assert adapter.layers
+    layer = adapter.layers[0].module
+    inputs = torch.randn(2, 3, layer.in_features, dtype=torch.float64)
+    flat = layer(inputs.reshape(6, -1))
+    torch.testing.assert_close(layer(inputs), flat.reshape(2, 3, -1))
+    torch.testing.assert_close(layer(inputs[0, 0]), flat[0])
+    adapter.remove()

@@ -286,3 +286,13 @@ def test_stand_ins_have_a_class_for_each_sample_or_for_each_position():
     assert Remembering("gtl").stand_in(torch.zeros(2, 5)).shape == (2,)
     both = Remembering("gtl").stand_in({"a": torch.zeros(2, 5), "b": torch.zeros(2, 4)})
     assert {name: part.shape for name, part in both.items()} == {"a": (2,), "b": (2,)}
+
+
+def test_one_position_per_sample_is_enough_and_none_is_not():
+    model = nn.Sequential(nn.Embedding(7, 4), nn.Linear(4, 7)).double()
+    words = torch.randint(0, 7, (3, 5), generator=torch.Generator().manual_seed(0))
+    parameters = dict(model.named_parameters())
+    found = collect(model, words, words, parameters=parameters, variant="tokens", tokens=1)
+    assert found.rows == 3
+    with pytest.raises(SettingsError, match="at least one position"):
+        collect(model, words, words, parameters=parameters, variant="tokens", tokens=0)

@@ -66,6 +66,7 @@ def test_what_one_function_fits_is_realisable():
     assert found(0.0, 0.0)
     flat = [(0 * one, torch.tensor([1.0])), (0 * one, torch.tensor([1.0]))]
     assert not Curriculum(linear, flat).realisable()
+    assert Curriculum(linear, [(x, 0 * y) for x, y in flat]).realisable()  # zero is fitted by nothing at all
 
 
 @pytest.mark.parametrize("rule", ["sgd", "ogd"])
