@@ -20,7 +20,11 @@ def test_clipped_losses_by_hand():
     assert LOSSES == {"clipped-square": CLIPPED_SQUARE, "clipped-absolute": CLIPPED_ABSOLUTE}
 
 
-@pytest.mark.parametrize("loss", [CLIPPED_SQUARE, CLIPPED_ABSOLUTE, ramp(0.5), ramp(0.5, outputs=3)], ids=str)
+@pytest.mark.parametrize(
+    "loss",
+    [CLIPPED_SQUARE, CLIPPED_ABSOLUTE, ramp(0.5), ramp(0.5, outputs=3)],
+    ids=["clipped-square", "clipped-absolute", "ramp", "ramp of three"],
+)
 def test_no_loss_is_steeper_or_larger_than_it_says(loss):
     generator = torch.Generator().manual_seed(0)
     outputs = 3 if loss.lipschitz == pytest.approx(math.sqrt(2) / 0.5) else 1
