@@ -37,7 +37,7 @@ test-lowest:     ## Run all tests with the lowest versions that pyproject.toml a
 	.venv-lowest/$(notdir $(BIN))/python -m pytest -n 2 --dist worksteal -m "not cluster"
 
 coverage: $(BIN)/.installed-dev  ## Run all tests, print the share of executed lines, fail below 92 %; .coverage knows which test runs which line
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not cluster" --cov=orthocl --cov-context=test --cov-report=term:skip-covered --cov-fail-under=92
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not cluster" --cov=orthocl --cov-context=test --cov-report=term:skip-covered --cov-fail-under=92 --junitxml=.test-times.xml -o junit_family=xunit1
 
 mutants: $(BIN)/.installed-dev   ## Change 200 random lines of the mathematics, one at a time: which changes does no test notice? (after `make coverage`)
 	$(BIN)/python scripts/mutate.py 200
@@ -71,4 +71,4 @@ docs: $(BIN)/.installed-docs     ## Build the documentation site into site/; a b
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
 clean:           ## Remove the environment and caches
-	rm -rf $(VENV) .venv-lowest .coverage mutants.jsonl .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
+	rm -rf $(VENV) .venv-lowest .coverage .test-times.xml mutants*.jsonl .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist

@@ -3,7 +3,9 @@
 import pytest
 
 from orthocl.methods import METHODS
+from orthocl.storage import tensor_bytes
 from orthocl.testing.conformance import CHECKS, small
+from orthocl.testing.tiny_problem import attached, model_for, problem
 
 CASES = (
     {name: (kind, {}) for name, kind in METHODS.items()}
@@ -22,3 +24,19 @@ def test_method_passes(case: str, check: str):
     kind, fixed = CASES[case]
     # A check raises NonConformingError with the reason when it fails.
     CHECKS[check](lambda **settings: small(kind, {**fixed, **settings}))
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_the_bytes_that_it_names_are_those_that_it_keeps(name: str):
+    """Every tensor of its state counts, but for the weights at the start of a task and the numbers of samples."""
+    stream = problem()
+    learner = attached(small(METHODS[name], {}), model_for(stream))
+    for number in (1, 2):
+        with learner.learning(stream.task(number)):
+            inputs, targets = stream.task(number).train.samples()
+            learner.optimizer.zero_grad()
+            (learner.loss(learner.model(inputs), targets) + learner.penalty()).backward()
+            learner.optimizer.step()
+        kept = tensor_bytes(learner.method.state_dict())
+        aside = tensor_bytes(list(learner.parameters.values())) + 48 * number
+        assert kept - aside <= learner.method.nbytes() <= kept

@@ -8,7 +8,7 @@ from torch.utils.data import TensorDataset
 import orthocl
 from orthocl.errors import UnsupportedError
 from orthocl.storage import read_state, write_state
-from orthocl.tangents.adapted_weights import adapted_layers, collect_whole, derived
+from orthocl.tangents.adapted_weights import adapted_layers, collect_whole, derived, whole_weight
 from orthocl.tangents.collect import collect
 from orthocl.tangents.remembering import Remembering
 
@@ -207,3 +207,80 @@ def test_with_peft():
     assert float((fresh - expected).norm() / expected.norm()) < 1e-6
     learn(model, method, torch.optim.SGD(trained(model).values(), lr=0.5), samples(seed=2))
     assert method.report["leak"] < 0.05
+
+
+def test_directions_are_derived_again_every_so_many_steps(monkeypatch):
+    """refresh_every=3: at the start of the second task, and after the third and sixth of its seven steps."""
+    seen, derive = [], orthocl.AdapterOGD._derive
+
+    def note(self, learner):
+        seen.append(self._steps)
+        derive(self, learner)
+
+    monkeypatch.setattr(orthocl.AdapterOGD, "_derive", note)
+    model = network()
+    adapt(model, 0)
+    optimizer = torch.optim.SGD(trained(model).values(), lr=1e-3)
+    learner = orthocl.attach(orthocl.AdapterOGD(memory_per_task=2, refresh_every=3), model, optimizer)
+    x, y = samples()
+    for _ in range(2):
+        del seen[:]
+        with learner.learning(TensorDataset(x, y)):
+            start = learner.method._steps
+            for _ in range(7):
+                optimizer.zero_grad()
+                nn.functional.cross_entropy(model(x), y).backward()
+                optimizer.step()
+    assert [step - start for step in seen if step > start] == [3, 6]
+
+
+@pytest.mark.parametrize("scale", [1e-4, 1.0, 1e4])
+def test_what_is_linear_and_what_is_not_in_any_units(scale):
+    class Bent(LoRA):
+        def forward(self, x):
+            return super().forward(x) + 0.1 * scale * x.square().sum(-1, keepdim=True)
+
+    base = nn.Linear(5, 8).double()
+    base.weight.data *= scale
+    base.bias.data *= scale
+    weight, bias = whole_weight(LoRA(base), "layer")
+    torch.testing.assert_close(weight, base.weight.data)
+    torch.testing.assert_close(bias, base.bias.data)
+    with pytest.raises(UnsupportedError, match="does not map its inputs linearly"):
+        whole_weight(Bent(base), "layer")
+
+
+def test_the_leak_is_a_share_of_the_change_of_whole_weights():
+    """Without projection some of the change of the merged weights lies in the span: by explicit tangents."""
+    model = network()
+    adapt(model, 0)
+    learner = orthocl.attach(
+        orthocl.AdapterOGD(memory_per_task=4), model, torch.optim.SGD(trained(model).values(), lr=0.2)
+    )
+    x, y = samples()
+
+    def steps():
+        for _ in range(4):
+            learner.optimizer.zero_grad()
+            nn.functional.cross_entropy(model(x), y).backward()
+            learner.optimizer.step()
+
+    with learner.learning(TensorDataset(x, y)):
+        steps()
+    stored = learner.method.stored
+    learner.method.transform = lambda learner, gradient: gradient
+    with learner.learning(TensorDataset(x, 2 - y)):
+        before = {name: weight.clone() for name, weight in learner.method._whole_weights(learner).items()}
+        steps()
+        after = learner.method._whole_weights(learner)
+        moved = torch.cat([(after[name] - before[name]).flatten() for name in stored.names])
+        # Each block's parameters side by side, in the order of the stored names.
+        rows = torch.stack(
+            [
+                torch.cat([part.flatten() for part in stored.combine(unit)])
+                for unit in torch.eye(stored.rows, dtype=torch.float64)
+            ]
+        )
+    inside = torch.linalg.pinv(rows, rtol=1e-9) @ (rows @ moved)
+    assert learner.method.report["leak"] == pytest.approx(float(inside.norm() / moved.norm()), rel=1e-6)
+    assert learner.method.report["leak"] > 1e-3

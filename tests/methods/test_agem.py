@@ -80,3 +80,19 @@ def test_the_reference_pass_leaves_batch_statistics_alone(data):
         learner.method.transform(learner, [torch.randn_like(p) for p in learner.parameters.values()])
     assert all(torch.equal(value, before[name]) for name, value in model.named_buffers())
     assert model[1].track_running_stats
+
+
+@pytest.mark.parametrize(("share", "projected"), [(0.05, False), (0.2, True)])
+def test_a_reference_is_ignored_below_its_share_of_the_gradient(
+    make, data, learn, share, projected, monkeypatch
+):
+    """tolerance=0.1: a reference of a twentieth of the gradient's length is noise, one of a fifth is not."""
+    learner = make(AGEM(memory_per_task=4, tolerance=0.1))
+    learn(learner, data[0])
+    gradient = [torch.randn_like(p) for p in learner.parameters.values()]
+    reference = [-share * g for g in gradient]
+    monkeypatch.setattr(learner.method, "reference_gradient", lambda learner: reference)
+    with learner.learning(data[1]):
+        found = flat(learner.method.transform(learner, gradient))
+    expected = torch.zeros_like(found) if projected else flat(gradient)
+    torch.testing.assert_close(found, expected, atol=1e-12, rtol=0)

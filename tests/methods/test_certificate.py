@@ -282,3 +282,40 @@ def test_training_is_the_same_with_a_certificate_in_between():
         states.append(state(learner.model))
     for name in states[0]:
         assert torch.equal(states[0][name], states[1][name])
+
+
+def test_numbers_of_a_certificate_by_hand():
+    """Two logits (x, -x) of three samples; after a change of sign of the weights all classes are exchanged."""
+    model = nn.Linear(1, 2, bias=False).double()
+    before = {"weight": torch.tensor([[3.0], [-4.0]], dtype=torch.float64)}
+    after = {"weight": torch.tensor([[-3.0], [4.0]], dtype=torch.float64)}
+    x = torch.tensor([[1.0], [2.0], [-1.0], [-2.0]], dtype=torch.float64)
+    labels = torch.tensor([0, 1, 1, 1])
+    found = certify(model, before, after, [Probe("old", x, labels)])
+    assert found.moved == pytest.approx(2.0)  # of |w| = 5 by 10
+    (one,) = found.probes
+    assert (one.accuracy_before, one.accuracy_after) == (0.75, 0.25)
+    assert (one.flipped, one.lost) == (4, 3)
+    # Rows change by 10 |x|: the largest by 20; |f| = 5 |x|, a root mean square of 5 sqrt(2.5).
+    assert one.worst == pytest.approx(20 / (5 * 2.5**0.5))
+    assert one.change.measured == pytest.approx(2.0)
+    assert one.lost_at_most == pytest.approx(upper_limit(3, 4))
+    half = {"weight": torch.tensor([[3.0], [-5.0]], dtype=torch.float64)}
+    kept = certify(model, before, half, [Probe("old", x, labels)])
+    assert kept.moved == pytest.approx(0.2)
+    assert (kept.probes[0].flipped, kept.probes[0].lost) == (0, 0)
+    remembered = certify(model, before, after, [Probe("old", x, labels, remembered=True)])
+    assert remembered.probes[0].lost_at_most is None
+
+
+@pytest.mark.parametrize(
+    ("labels", "classes"), [([0, 1, 1, 1], True), ([0, 2, 1, 1], False), ([0.0, 1.0, 1, 1], False)]
+)
+def test_accuracy_is_only_named_where_labels_are_classes(labels, classes):
+    model = nn.Linear(1, 2, bias=False).double()
+    before = {"weight": torch.tensor([[3.0], [-4.0]], dtype=torch.float64)}
+    x = torch.tensor([[1.0], [2.0], [-1.0], [-2.0]], dtype=torch.float64)
+    (one,) = certify(
+        model, before, {"weight": -before["weight"]}, [Probe("old", x, torch.tensor(labels))]
+    ).probes
+    assert (one.lost is not None) == classes

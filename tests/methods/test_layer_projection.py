@@ -326,3 +326,38 @@ def test_joint_training_steps_along_the_mean_gradient_of_all_tasks():
         step(learner, second)
         for old, now, gradient in zip(before, learner.parameters.values(), expected, strict=True):
             torch.testing.assert_close(now.detach(), old - 0.05 * gradient, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("kind", [GPM, KronOGD])
+def test_the_rank_counts_pairs_of_directions(kind, data, learn):
+    """One layer of three outputs: each input direction protects all of them, or those of the output directions."""
+    torch.manual_seed(0)
+    net = nn.Linear(4, 3).double()
+    learner = attach(kind(memory_per_task=12), net, torch.optim.SGD(net.parameters(), lr=0.01))
+    learn(learner, data[0])
+    found = learner.method.monitor(learner)
+    (inputs,) = learner.method.inputs.bases.values()
+    assert found["input_directions"] == inputs.shape[2] > 1
+    if kind is GPM:
+        assert found["rank"] == 3 * inputs.shape[2]
+    else:
+        (outputs,) = learner.method.outputs.bases.values()
+        assert found["rank"] == inputs.shape[2] * outputs.shape[2]
+
+
+@pytest.mark.parametrize("scale", [1e-4, 1.0, 1e4])
+@pytest.mark.parametrize("kind", [AdamNSCL, GPM, SGP, KronOGD])
+def test_directions_do_not_depend_on_the_units_of_the_inputs(kind, scale, learn):
+    """Inputs in three of five dimensions: three directions are used, two are free, whatever they are measured in."""
+    generator = torch.Generator().manual_seed(0)
+    used = torch.linalg.qr(torch.randn(5, 3, generator=generator, dtype=torch.float64))[0]
+    inputs = scale * torch.randn(12, 3, generator=generator, dtype=torch.float64) @ used.T
+    net = nn.Linear(5, 2, bias=False).double()
+    learner = attach(kind(memory_per_task=12), net, torch.optim.SGD(net.parameters(), lr=1e-30))
+    learn(learner, TensorSplit(inputs, torch.arange(12) % 2), steps=1)
+    assert learner.method.monitor(learner)["input_directions"] == 3
+    gradient = [torch.randn(2, 5, generator=generator, dtype=torch.float64)]
+    with learner.learning(TensorSplit(inputs, torch.arange(12) % 2)):
+        if kind in (AdamNSCL, GPM):
+            (found,) = learner.method.transform(learner, gradient)
+            torch.testing.assert_close(found, gradient[0] - gradient[0] @ used @ used.T, rtol=1e-6, atol=1e-6)

@@ -7,6 +7,7 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from orthocl.methods import EWC, MAS, SI
+from orthocl.methods.quadratic import quadratic_penalty
 
 
 def sample_gradients(net, quantity, split, index):
@@ -163,3 +164,26 @@ def test_si_path_integral_by_hand_with_the_penalty_left_out(make, data, learn):
         torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-12)
     for a, b in zip(learner.model.parameters(), net.parameters(), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-12)
+
+
+def test_derivatives_of_the_penaltys_gradient():
+    """Value, gradient and its derivatives against finite differences, for two tensors and a strength."""
+    generator = torch.Generator().manual_seed(0)
+    w, importance, centre = (
+        [torch.randn(shape, generator=generator, dtype=torch.float64) for shape in ((2, 3), (4,))]
+        for _ in range(3)
+    )
+    w = [part.requires_grad_() for part in w]
+
+    def penalty(*parameters):
+        return quadratic_penalty(parameters, [part.abs() for part in importance], centre, 0.7)
+
+    plain = 0.7 * sum(
+        (i.abs() * (p - c).square()).sum() for p, i, c in zip(w, importance, centre, strict=True)
+    )
+    assert penalty(*w).item() == pytest.approx(plain.item())
+    assert torch.autograd.gradcheck(penalty, w)
+    assert torch.autograd.gradgradcheck(penalty, w)
+    graph = torch.autograd.grad(penalty(*w), w, create_graph=True)
+    for found, p, i, c in zip(graph, w, importance, centre, strict=True):
+        torch.testing.assert_close(found, 1.4 * i.abs() * (p - c))

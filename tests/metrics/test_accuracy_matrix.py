@@ -90,8 +90,32 @@ def test_bad_matrices_and_names_are_refused():
         AccuracyMatrix.from_rows([[0.1], [math.inf]])
     with pytest.raises(SettingsError, match="did you mean 'forgetting'"):
         compute("forgeting", EXAMPLE)
-    with pytest.raises(IndexError):
-        EXAMPLE[4, 1]
+
+
+@pytest.mark.parametrize("position", [(4, 1), (-1, 1), (1, 0), (1, -1), (1, 4), (0, 0)])
+def test_places_outside_of_the_matrix_are_refused_not_counted_from_the_end(position: tuple[int, int]):
+    with pytest.raises(IndexError, match=r"does not exist: t is 0..3, tau is 1..3"):
+        EXAMPLE[position]
+
+
+def test_every_place_of_the_matrix():
+    assert [EXAMPLE[after, 1] for after in range(4)] == [0.1, 0.9, 0.7, 0.7]
+    assert [EXAMPLE[2, task] for task in (1, 2, 3)] == [0.7, 0.6, 0.1]
+
+
+def test_matrices_are_equal_by_value_and_nothing_else():
+    nan = math.nan
+    one, other = (AccuracyMatrix.from_rows([[nan], [0.5]]) for _ in range(2))
+    assert one == other
+    assert hash(one) == hash(other)
+    assert one != AccuracyMatrix.from_rows([[nan], [0.25]])
+    assert one != one.to_json()
+    assert (one == 0.5) is False
+
+
+def test_json_text_holds_plain_numbers_and_null():
+    text = AccuracyMatrix.from_rows([[math.nan, 0.25], [1, 0], [0.5, 0.75]]).to_json()
+    assert json.loads(text) == [[None, 0.25], [1.0, 0.0], [0.5, 0.75]]
 
 
 def test_over_parameterisation_and_memorised_variation():
@@ -99,3 +123,11 @@ def test_over_parameterisation_and_memorised_variation():
     assert memorised_variation([{1: 1.0}, {1: 0.8, 2: 0.9}, {1: 0.7, 2: 0.95}]) == pytest.approx(-0.3)
     assert memorised_variation([{1: 1.0}, {1: 0.8, 2: 0.9}, {1: 0.7, 2: 0.95}], task=2) == pytest.approx(0.05)
     assert math.isnan(memorised_variation([]))
+
+
+def test_a_metric_of_ones_own_is_a_function(tmp_path):
+    file = tmp_path / "own.py"
+    file.write_text("LIMIT = 0.5\n\n\ndef first(a):\n    return a[a.tasks, 1]\n")
+    assert compute(f"{file}:first", EXAMPLE) == 0.7
+    with pytest.raises(SettingsError, match="is not a function of an AccuracyMatrix"):
+        compute(f"{file}:LIMIT", EXAMPLE)

@@ -502,3 +502,34 @@ def test_float32_trajectory_is_that_of_float64_up_to_rounding():
     assert moved[0].norm() > 0.1
     # An inverse of K in half precision, renewed every 50 steps, would end 7e-3 away.
     assert float((moved[1] - moved[0]).norm() / moved[0].norm()) < 1e-4
+
+
+def test_the_first_three_steps_and_every_fiftieth_are_verified(make_problem):
+    problem = make_problem("mlp")
+    subspace = Subspace(problem.parameters)
+    subspace.append(collect(problem.model, problem.x, problem.y, parameters=problem.parameters), 1)
+    adapter = Adapter(problem.model, subspace, problem.parameters, batch_size=4)
+    found = []
+    for step in range(120):
+        adapter._steps = step
+        if adapter.checking:
+            found.append(step)
+    assert found == [0, 1, 2, 50, 100]
+    for reads, steps, often in ((7, 0, False), (8, 31, True), (8, 32, False), (100, 399, True)):
+        adapter.reads, adapter._steps = reads, steps
+        assert adapter.often_read == often
+    adapter.remove()
+
+
+def test_adapted_layers_take_any_number_of_leading_dimensions(make_problem):
+    problem = make_problem("mlp")
+    subspace = Subspace(problem.parameters)
+    subspace.append(collect(problem.model, problem.x, problem.y, parameters=problem.parameters), 1)
+    adapter = Adapter(problem.model, subspace, problem.parameters, batch_size=4)
+    assert adapter.layers
+    layer = adapter.layers[0].module
+    inputs = torch.randn(2, 3, layer.in_features, dtype=torch.float64)
+    flat = layer(inputs.reshape(6, -1))
+    torch.testing.assert_close(layer(inputs), flat.reshape(2, 3, -1))
+    torch.testing.assert_close(layer(inputs[0, 0]), flat[0])
+    adapter.remove()

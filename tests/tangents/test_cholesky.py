@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from orthocl.tangents.cholesky import GrowingCholesky, independent_rows
+from orthocl.tangents import cholesky
+from orthocl.tangents.cholesky import GrowingCholesky, independent_rows, pivoted_cholesky
 
 
 def features(rows, columns, seed=0):
@@ -53,3 +54,26 @@ def test_growing_factor_equals_a_projector():
     first = factor.leading(4)
     assert first.size == 4
     assert torch.allclose(first.lower() @ first.lower().T, memory[:4] @ memory[:4].T)
+
+
+@pytest.mark.parametrize("block", [1, 2, 3, 64])
+@pytest.mark.parametrize("panel", [2, 64])
+def test_blocks_of_columns_and_panels_of_rows_change_nothing(block, panel, monkeypatch):
+    """Nine rows in five dimensions, eliminated a few columns at a time, stored a few rows at a time."""
+    monkeypatch.setattr(cholesky, "BLOCK", block)
+    monkeypatch.setattr(cholesky, "PANEL", panel)
+    phi = features(9, 5)
+    matrix = phi @ phi.T
+    kept, factor = pivoted_cholesky(matrix, torch.full((9,), 1e-10, dtype=torch.float64))
+    assert len(kept) == len(set(kept.tolist())) == 5
+    torch.testing.assert_close(factor @ factor.T, matrix[kept][:, kept])
+    assert kept[0] == matrix.diagonal().argmax()
+    growing = GrowingCholesky()
+    rows = features(7, 20, 1)
+    growing.extend(torch.zeros(0, 4, dtype=torch.float64), rows[:4] @ rows[:4].T, 1.0, 1e-12)
+    growing.extend(rows[:4] @ rows[4:].T, rows[4:] @ rows[4:].T, 1.0, 1e-12)
+    assert growing.size == 7
+    assert growing.nbytes == 8 * sum(panel.numel() for panel in growing.panels)
+    torch.testing.assert_close(growing.lower() @ growing.lower().T, rows @ rows.T)
+    right = features(7, 1, 3)[:, 0]
+    torch.testing.assert_close(growing.solve(right), torch.linalg.solve(rows @ rows.T, right))

@@ -5,6 +5,7 @@ import torch
 
 from orthocl.errors import DataError
 from orthocl.tangents import Subspace, collect, drift
+from orthocl.tangents.drift import probe_count
 
 
 def test_no_drift_without_movement(make_problem):
@@ -56,3 +57,14 @@ def test_refreshed_memory_has_no_drift(make_problem):
     assert drift(now, now, fresh).outside < 1e-6
     with pytest.raises(DataError, match="same outputs"):
         drift(stored, now.select(torch.arange(2)), old)
+
+
+def test_probes_are_at_most_ten_and_fit_in_their_bytes():
+    """A task of 100 samples: ten probes, unless ten take more than 16 MiB; one in any case, never more than samples."""
+    room = 2**24
+    assert probe_count(100, 10 * room) == 10
+    assert probe_count(100, 20 * room) == 5
+    assert probe_count(100, 50 * room) == 2
+    assert probe_count(100, 10**6 * room) == 1
+    assert probe_count(3, 5) == 3
+    assert probe_count(100, 0) == 10

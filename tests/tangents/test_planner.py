@@ -13,6 +13,7 @@ from orthocl.methods import OGD
 from orthocl.nets import MLP, LeNet, MultiHead
 from orthocl.tangents import Adapter, Subspace, collect, plan
 from orthocl.tangents.costs import LayerShape, adapter_is_cheaper
+from orthocl.tangents.packed_symmetric import SymmetricMatrix
 from orthocl.tangents.price_list import price_list
 from orthocl.training import attach
 
@@ -231,3 +232,81 @@ def test_training_takes_the_bytes_that_were_planned(engine, hidden, samples):
     before_the_last = found.costs[engine].nbytes
     one_more = plan(model, torch.zeros(1, 32), tasks=tasks + 1, memory_per_task=samples).costs[engine].nbytes
     assert 0.97 * before_the_last <= method.peak_bytes() <= 1.03 * one_more
+
+
+def test_costs_of_three_ways_by_hand():
+    """One layer of 10 inputs and 3 outputs: 33 weights, 100 samples with all of 3 outputs, float32."""
+    found = plan(
+        nn.Linear(10, 3), torch.zeros(1, 10), tasks=5, memory_per_task=20, variant="all", samples_per_task=70
+    )
+    rows = 300
+    assert (found.rows, found.parameters) == (rows, 33)
+    (layer,) = found.layers
+    assert found.costs["dense"].nbytes == rows * 33 * 4
+    assert found.costs["dense"].madds == 2 * rows * 33
+    assert found.costs["project"].madds == 2 * rows * layer.projection + 2 * rows**2
+    factors = int(layer.bytes_per_row * rows) + found.probe_bytes
+    assert found.costs["project"].nbytes == factors + 4 * rows * (rows + 64)
+    triangle = SymmetricMatrix(torch.eye(rows))._stored.numel()
+    extra = found.costs["adapter"].nbytes - found.costs["project"].nbytes
+    assert extra == 4 * (triangle + 33 + layer.copied * rows)
+    assert found.costs["adapter"].madds == layer.step * rows + rows**2
+
+
+def test_the_cached_kernel_has_a_column_for_each_sample_not_for_each_row():
+    """70 inputs of a task against 5 x 20 remembered ones, of three outputs each."""
+    model = nn.Sequential(nn.Linear(40, 30), nn.Tanh(), nn.Linear(30, 3))
+    found = plan(
+        model,
+        torch.zeros(1, 40),
+        tasks=5,
+        memory_per_task=20,
+        batch_size=2,
+        variant="all",
+        samples_per_task=70,
+    )
+    assert found.layers[0].adapted
+    assert found.cache_bytes == 70 * 100 * 4
+    assert found.cache_saves == 2 * 40 * 100
+
+
+@pytest.mark.parametrize("variant", ["gtl", "all"])
+def test_the_largest_memory_is_the_largest_that_fits(variant):
+    model, example = nn.Linear(10, 3), torch.zeros(1, 10)
+    settings = {"tasks": 3, "variant": variant}
+    budget = plan(model, example, memory_per_task=40, **settings).leanest
+    found = plan(model, example, memory_per_task=200, budget=budget, **settings)
+    most = found.largest_memory()
+    assert 0 < most <= 40
+    assert plan(model, example, memory_per_task=most, **settings).leanest <= budget
+    # Probes are counted at the plan's own size, and a panel of the factor: a few samples less than what fits.
+    assert plan(model, example, memory_per_task=most + 8, **settings).leanest > budget
+    none = plan(model, example, memory_per_task=200, budget=found.probe_bytes, **settings)
+    assert none.largest_memory() == 0
+    assert plan(model, example, memory_per_task=200, **settings).largest_memory() == 200
+
+
+def test_a_plan_fits_in_exactly_its_bytes():
+    model, example = MLP((20,), (30,), 3), torch.zeros(1, 20)
+    found = plan(model, example, tasks=2, memory_per_task=30)
+    for path in ("adapter", "project"):
+        exact = plan(model, example, tasks=2, memory_per_task=30, budget=found.costs[path].nbytes)
+        assert exact.choice is not None
+        assert exact.advice() == []
+    tight = plan(model, example, tasks=2, memory_per_task=30, budget=found.leanest - 1)
+    assert tight.choice is None
+    assert tight.advice()[0].startswith("needs ")
+    assert found.warning(available=found.leanest) is None
+    assert "will need" in found.warning(available=found.leanest - 1)
+
+
+def test_ogd_plus_pays_for_its_samples_too():
+    """The same bytes hold fewer samples: as many as fit with 80 more bytes each."""
+    example = torch.zeros(1, 20)
+    found = {price.way: price for price in price_list(MLP((20,), (30,), 3), example, rows=50, card=10**6)}
+    plain, plus = found["OGD"], found["OGD+"]
+    assert plus.nbytes == plain.nbytes + 50 * 20 * 4
+    assert 0 < plus.most < plain.most
+    assert plus.most == pytest.approx(plain.most * plain.nbytes / plus.nbytes, abs=1)
+    dense = found["OGD, dense"]
+    assert dense.most == 10**6 // (dense.nbytes // 50)

@@ -15,6 +15,7 @@ from orthocl.nets import selectors
 from orthocl.nets.positions import sampled_positions
 from orthocl.streams.batches import default_split
 from orthocl.tangents import collect
+from orthocl.tangents.remembering import Remembering
 
 WORDS, LENGTH, SAMPLES = 7, 6, 5
 
@@ -278,3 +279,20 @@ def test_sequences_without_a_choice_are_explained():
         collect(model, words, targets.double(), parameters=parameters, variant="tokens")
     with pytest.raises(SettingsError, match="tokens of ogd must be at least 1"):
         attach(OGD(tokens=0), model, torch.optim.SGD(model.parameters(), lr=0.1))
+
+
+def test_stand_ins_have_a_class_for_each_sample_or_for_each_position():
+    assert Remembering("tokens").stand_in(torch.zeros(2, 3, 5)).shape == (2, 3)
+    assert Remembering("gtl").stand_in(torch.zeros(2, 5)).shape == (2,)
+    both = Remembering("gtl").stand_in({"a": torch.zeros(2, 5), "b": torch.zeros(2, 4)})
+    assert {name: part.shape for name, part in both.items()} == {"a": (2,), "b": (2,)}
+
+
+def test_one_position_per_sample_is_enough_and_none_is_not():
+    model = nn.Sequential(nn.Embedding(7, 4), nn.Linear(4, 7)).double()
+    words = torch.randint(0, 7, (3, 5), generator=torch.Generator().manual_seed(0))
+    parameters = dict(model.named_parameters())
+    found = collect(model, words, words, parameters=parameters, variant="tokens", tokens=1)
+    assert found.rows == 3
+    with pytest.raises(SettingsError, match="at least one position"):
+        collect(model, words, words, parameters=parameters, variant="tokens", tokens=0)

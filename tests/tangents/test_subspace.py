@@ -366,3 +366,53 @@ def test_the_factor_is_that_of_the_stored_rows_in_their_order(apart, before):
     assert float(outside.norm()) <= float(gradient.norm())
     dense = subspace.tangents.blocks[0].dense()
     assert float((dense @ outside).abs().max()) < 1e-7
+
+
+def test_what_an_owner_gave_last_is_found_by_its_places(make_problem):
+    """Three owners; of the second, given twice, the later tangents, and only the places asked for."""
+    problem = make_problem("mlp")
+    tangents = collect(problem.model, problem.x, problem.y, parameters=problem.parameters)
+    rows = problem.jacobian()
+    subspace = Subspace(problem.parameters)
+    pieces = {1: [0, 1], 2: [2, 3], 3: [4], 4: [5, 6]}
+    for owner, places in pieces.items():
+        subspace.append(tangents.select(torch.tensor(places)), 2 if owner == 4 else owner)
+    found, places = subspace.find(2, torch.tensor([1, 5]))
+    assert places.tolist() == [1]
+    torch.testing.assert_close(
+        torch.cat([b.dense() for b in found.blocks], 1).square().sum(1), rows[6:].square().sum(1)
+    )
+    found, places = subspace.find(3, torch.tensor([0, 1]))
+    assert places.tolist() == [0]
+    torch.testing.assert_close(found.gram(), rows[4:5] @ rows[4:5].T)
+    assert subspace.find(9, torch.tensor([0])) is None
+    assert subspace.find(1, torch.tensor([7])) is None
+
+
+@pytest.mark.parametrize("scale", [1e-5, 1.0, 1e5])
+def test_principal_components_do_not_depend_on_units(scale, make_problem):
+    """Two components of seven tangents, then three more rows: what is rejected is the same in any units."""
+    problem = make_problem("mlp")
+    tangents = collect(problem.model, problem.x, problem.y, parameters=problem.parameters)
+    rows = scale * problem.jacobian()
+    scaled = Tangents.explicit(
+        problem.parameters,
+        [
+            part.reshape(7, *p.shape)
+            for part, p in zip(
+                rows.split([p.numel() for p in problem.parameters.values()], 1),
+                problem.parameters.values(),
+                strict=True,
+            )
+        ],
+    )
+    assert tangents.rows == scaled.rows
+    subspace = Subspace(problem.parameters)
+    assert subspace.append(scaled, 1, components=2) == 2
+    _, _, directions = torch.linalg.svd(rows, full_matrices=False)
+    basis = directions[:2]
+    gradient = [torch.randn_like(p) for p in problem.parameters.values()]
+    vector = torch.cat([g.reshape(-1) for g in gradient])
+    found = torch.cat([g.reshape(-1) for g in subspace.reject(gradient)])
+    torch.testing.assert_close(found, vector - basis.T @ (basis @ vector), rtol=1e-6, atol=1e-8)
+    assert subspace.append(scaled.select(torch.tensor([0, 1, 2])), 2) == 3

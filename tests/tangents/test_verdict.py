@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from torch import nn
 
 import orthocl
+from orthocl.tangents.plan_text import rows_of
 from orthocl.tangents.planner import plan
 from orthocl.tangents.verdict import PlainStep, cheap_part, plain_step, times_plain, verdict
 
@@ -59,3 +61,40 @@ def test_plans_bounds_and_solutions_are_readable():
     assert f"= {bound.value:.4g}, vacuous" in str(bound)
     assert repr(bound) == f"Bound({bound})"
     assert "<table>" in bound._repr_html_()
+
+
+@pytest.mark.parametrize("path", ["adapter", "project"])
+def test_all_layers_cost_what_the_plan_costs_also_when_compressed(path):
+    torch.manual_seed(0)
+    example = torch.randn(40, 3, 8, 8)
+    settings = {"tasks": 5, "memory_per_task": 100, "energy": 0.5}
+    found = plan(network(), example, **settings)
+    if path == "project":  # what only the leaner of the two fits in
+        found = plan(network(), example, **settings, budget=found.costs["project"].nbytes)
+    assert found.choice == path
+    assert any(layer.fixed_madds for layer in found.layers)
+    plain = PlainStep(10**5)
+    assert times_plain(found, plain, found.layers) == pytest.approx(times_plain(found, plain), rel=1e-12)
+
+
+def test_the_seconds_of_a_protected_step_are_so_many_plain_ones():
+    found = plan(network(), torch.zeros(1, 3, 8, 8), tasks=5, memory_per_task=20)
+    madds = found.costs[found.choice].madds
+    (sentence, *_) = verdict(found, PlainStep(madds, seconds=0.5))
+    assert "a step is 2 times" in sentence
+    assert "about 1 s, where a plain one took 5e+02 ms" in sentence
+    assert verdict(found, PlainStep(2 * madds)) == [
+        verdict(found, PlainStep(2 * madds))[0]
+    ]  # 1.5 times: no warning
+    assert len(verdict(found, PlainStep(2 * madds - 1))) > 1
+
+
+def test_timing_takes_less_than_the_process_has_run():
+    assert 0 <= plain_step(network(), torch.zeros(1, 3, 8, 8), 4).seconds < 5
+
+
+def test_the_choice_is_marked_and_nothing_else():
+    for budget in (None, 50_000):
+        found = plan(network(), torch.zeros(1, 3, 8, 8), tasks=1, memory_per_task=5, budget=budget)
+        marked = [name for name, _, _ in rows_of(found) if name.endswith(" (chosen)")]
+        assert marked == ([f"{found.choice} (chosen)"] if found.choice else [])

@@ -7,6 +7,7 @@ import torch
 
 from orthocl.errors import SettingsError
 from orthocl.theory import Curriculum, curriculum_claims, solve_stream
+from orthocl.theory.curriculum_claims import CurriculumClaims
 
 
 def linear(x, z):
@@ -232,3 +233,16 @@ def test_ogd_without_ridge_ends_where_it_began_if_tasks_contradict_each_other():
     one, other = (point, torch.ones(1).double()), (point, -torch.ones(1).double())
     assert float(solve_stream(linear, [one, other], rule="ogd").predict(point)) == pytest.approx(1.0)
     assert float(solve_stream(linear, [other, one], rule="ogd").predict(point)) == pytest.approx(-1.0)
+
+
+@pytest.mark.parametrize("scale", [1e-8, 1.0, 1e8])
+def test_the_verdict_does_not_depend_on_units(scale):
+    def verdict(alternating, blocked):
+        return CurriculumClaims("sgd", 0.0, scale * alternating, scale * blocked, 0.0, 0.0).verdict.split(
+            ":"
+        )[0]
+
+    assert verdict(1.0, 1.0 + 1e-12) == "says nothing"
+    assert verdict(1.0 + 1e-6, 1.0) == "holds"
+    assert verdict(1.0, 1.0 + 1e-6) == "fails"
+    assert verdict(0.0, 0.0) == "says nothing"

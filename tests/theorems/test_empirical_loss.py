@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 import torch
 
 from orthocl.theory import empirical_loss, empirical_loss_bound, forgetting_terms, solve_stream
-from orthocl.theory.empirical_loss import printed_empirical_bound
+from orthocl.theory.empirical_loss import fit_value, printed_empirical_bound
 
 
 def linear(x, z):
@@ -122,3 +124,33 @@ def test_ogd_is_always_at_least_as_dissimilar_as_sgd_on_the_second_task():
         assert pair["ogd"].dissimilarity(2) >= pair["sgd"].dissimilarity(2) * (1 - 1e-9)
         larger += pair["ogd"].dissimilarity(2) > pair["sgd"].dissimilarity(2) * (1 + 1e-6)
     assert larger > 100
+
+
+def test_without_ridge_the_fit_is_what_no_function_reaches():
+    """The same input with targets 0 and 2: (0 - 1)^2 + (2 - 1)^2 remain; with a ridge, lam S."""
+    x = torch.ones(2, 1, dtype=torch.float64)
+    task = (x, torch.tensor([0.0, 2.0], dtype=torch.float64))
+    exact = solve_stream(lambda a, b: a @ b.T, [task], ridge=0.0)
+    assert fit_value(exact, 1) == pytest.approx(2.0)
+    assert empirical_loss(exact, 1) == pytest.approx(1.0)
+    assert empirical_loss_bound(exact, 1) == pytest.approx(1.0)
+    # f = w x: min (w - 0)^2 + (w - 2)^2 + w^2 is at w = 2/3, of value 8/3.
+    ridge = solve_stream(lambda a, b: a @ b.T, [task], ridge=1.0)
+    assert fit_value(ridge, 1) == pytest.approx(8 / 3)
+
+
+def test_the_printed_bound_by_hand():
+    """(lam^2 / n_t) S_t, plus the changes by later tasks divided by the samples of the last one, under SGD."""
+    generator = torch.Generator().manual_seed(0)
+    tasks = [
+        (torch.randn(n, 6, generator=generator, dtype=torch.float64), torch.randn(n, dtype=torch.float64))
+        for n in (3, 4, 5)
+    ]
+    for rule in ("sgd", "ogd"):
+        solution = solve_stream(lambda a, b: a @ b.T, tasks, rule=rule, ridge=0.5)
+        x = tasks[0][0]
+        outputs = [solution.predict(x, after) for after in (1, 2, 3)]
+        changes = sum(float((b - a).square().sum()) for a, b in itertools.pairwise(outputs))
+        expected = 0.25 / 3 * solution.dissimilarity(1) + (changes / 5 if rule == "sgd" else 0.0)
+        assert printed_empirical_bound(solution, 1) == pytest.approx(expected)
+        assert sum(forgetting_terms(solution, 1).values()) == pytest.approx(changes, abs=1e-12)

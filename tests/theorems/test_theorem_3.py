@@ -21,6 +21,10 @@ from orthocl.theory import (
     shared_sample,
     solve_stream,
 )
+from orthocl.theory.generalisation import mean_upper_bound
+from orthocl.theory.hold_out import clopper_pearson, count_errors
+from orthocl.theory.pac_bayes import gibbs_bound
+from orthocl.theory.printed_inequalities import PrintedCheck
 
 DELTA = 0.05
 
@@ -319,3 +323,150 @@ def test_terms_of_the_printed_form_by_hand(problem):
     assert terms["complexity"] == pytest.approx(complexity_proxy(solution))
     assert terms["confidence"] == pytest.approx(confidence(1, 10))
     assert "forgetting" not in generalisation_bound(problem.solve(rule="ogd"), task=1, form="printed").terms
+
+
+@pytest.mark.parametrize("task", [1, 2])
+def test_terms_of_the_hold_out_form_by_hand(task):
+    """One wrong sign among four held-out samples: Clopper and Pearson at delta / (task (task + 1))."""
+    x = torch.eye(2, dtype=torch.float64)
+    solution = solve_stream(linear, [(x[:1], torch.ones(1)), (x[1:], torch.ones(1))], rule="ogd")
+    held = (
+        torch.tensor([[2.0, 2.0], [3.0, 1.0], [1.0, 3.0], [4.0, 4.0]], dtype=torch.float64),
+        torch.ones(4),
+    )
+    held[1][1] = -1.0
+    bound = generalisation_bound(
+        solution,
+        task=task,
+        form="hold-out",
+        held_out=held,
+        delta=0.06,
+        settings=BoundSettings(independent=True),
+    )
+    level = 0.06 / (task * (task + 1))
+    assert bound.terms["held-out error"] == 0.25
+    # P(at most one error of four) = level at the upper limit q.
+    limit = bound.terms["confidence"] + 0.25
+    assert (1 - limit) ** 4 + 4 * limit * (1 - limit) ** 3 == pytest.approx(level, rel=1e-9)
+    everything_wrong = generalisation_bound(
+        solution,
+        task=task,
+        form="hold-out",
+        held_out=(held[0], -torch.ones(4)),
+        settings=BoundSettings(independent=True),
+    )
+    assert everything_wrong.value == 1.0 or task == 2
+
+
+def test_settings_of_a_bound_that_are_zero_are_refused():
+    for bad in (
+        {"unit_radius": 0.0},
+        {"kernel_bound": 0.0},
+        {"unit_radius": math.inf},
+        {"kernel_bound": math.nan},
+    ):
+        with pytest.raises(SettingsError, match="> 0"):
+            BoundSettings(**bad)
+
+
+def test_the_mean_of_a_bounded_variable_by_hand():
+    """Maurer and Pontil: values 1, 2, 3, 4, 5 of at most 1000."""
+    values = torch.arange(1.0, 6.0, dtype=torch.float64)
+    level = math.log(2 / 0.1)
+    expected = 3 + math.sqrt(2 * 2.5 * level / 5) + 7 * 1000 * level / (3 * 4)
+    assert mean_upper_bound(values, 1000.0, 0.1) == pytest.approx(min(1000.0, expected))
+    many = torch.arange(20_000, dtype=torch.float64) % 2
+    spread = math.sqrt(2 * float(many.var()) * level / 20_000)
+    assert mean_upper_bound(many, 1.0, 0.1) == pytest.approx(0.5 + spread + 7 * level / (3 * 19_999))
+    assert mean_upper_bound(values, 5.0, 0.1) == 5.0  # the bound itself may be reached
+    assert mean_upper_bound(values[:1], 9.0, 0.1) == 9.0  # one value says nothing
+    with pytest.raises(SettingsError, match="exceeded by the data"):
+        mean_upper_bound(values, 4.99, 0.1)
+
+
+@pytest.mark.parametrize(("rule", "memory"), [("ogd", None), ("ogd", 3), ("sgd", None)])
+def test_radii_from_dissimilarities_by_hand(problem, rule, memory):
+    """Orthogonal steps add their squares, others their lengths; from the start, or from where a task began."""
+    solution = problem.solve(rule=rule, memory=memory)
+    for form, first in (("sound", 1), ("one-ball", 3)):
+        settings = BoundSettings(radius="dissimilarity", unit_radius=1e-3, independent=True)
+        bound = generalisation_bound(solution, task=3, form=form, settings=settings)
+        parts = [solution.dissimilarity(task) for task in range(first, 5)]
+        orthogonal = rule == "ogd" and memory is None
+        radius = math.sqrt(sum(parts)) if orthogonal else sum(math.sqrt(part) for part in parts)
+        samples = solution.samples(3)
+        rows = solution.task_points(3)
+        kernel = solution.kernel if form == "sound" else solution.effective_kernel(3)
+        trace = float(kernel.diagonal(rows).sum())
+        shell = math.ceil(radius / 1e-3)
+        assert bound.terms["complexity"] == pytest.approx(
+            4 * shell * 1e-3 * math.sqrt(trace) / samples, rel=1e-6
+        )
+
+
+def test_errors_are_counted_by_sign_or_by_the_largest():
+    outputs = torch.tensor([2.0, -1.0, 0.0, 3.0])
+    assert count_errors(outputs, torch.tensor([1.0, -1.0, 1.0, -1.0])) == 2  # zero has no sign
+    assert count_errors(outputs[:, None], torch.tensor([1.0, -1.0, 1.0, -1.0])) == 2
+    both = torch.tensor([[1.0, 2.0, 0.0], [3.0, 0.0, 1.0]])
+    assert count_errors(both, torch.tensor([[0.0, 1.0, 0.0], [0.0, 1.0, 0.0]])) == 1
+    assert clopper_pearson(5, 5, 0.05) == 1.0
+    assert clopper_pearson(0, 1, 0.05) == pytest.approx(0.95)
+
+
+def test_the_largest_loss_is_a_factor_of_the_confidence(problem):
+    solution = problem.solve(rule="sgd")
+    small, large = (
+        Loss("mine", lambda u, y, top=top: (u - y).norm(dim=1).clamp(max=top), top, 1.0) for top in (1.0, 5.0)
+    )
+    for settings in (None, BoundSettings(kernel_bound=1000.0)):
+        one, five = (
+            generalisation_bound(solution, task=1, loss=loss, settings=settings) for loss in (small, large)
+        )
+        assert five.terms["confidence"] == pytest.approx(5 * one.terms["confidence"])
+        assert five.terms["complexity"] == pytest.approx(one.terms["complexity"])
+
+
+def test_the_printed_form_of_the_last_task_has_nothing_forgotten(problem):
+    solution = problem.solve(rule="sgd")
+    assert "forgetting" not in generalisation_bound(solution, task=4, form="printed").terms
+    assert "forgetting" in generalisation_bound(solution, task=3, form="printed").terms
+
+
+def test_a_printed_inequality_holds_up_to_rounding_only():
+    def check(actual, printed):
+        return PrintedCheck("name", "statement", actual, printed).holds
+
+    assert check(1.0, 1.0)
+    assert check(1.0 + 1e-12, 1.0)
+    assert check(0.0, 0.0)
+    assert not check(1.0001, 1.0)
+    assert not check(1e-6, 0.0)
+
+
+def test_how_many_samples_and_numbers_tell_that_data_are_the_same():
+    """20 equal targets do, 19 may be chance; 16 numbers in another order do, 15 may be."""
+    generator = torch.Generator().manual_seed(0)
+    for count, shared in ((20, True), (19, False)):
+        x, z = (torch.randn(count, 3, generator=generator, dtype=torch.float64) for _ in range(2))
+        y = torch.arange(float(count))[:, None]
+        assert (shared_sample({1: (x, y)}, 2, (z, y.clone())) is not None) == shared
+    for width, shared in ((16, True), (15, False)):
+        x = torch.randn(4, width, generator=generator, dtype=torch.float64)
+        found = shared_sample({1: (x, torch.zeros(4))}, 2, (x.flip(1), torch.ones(4)))
+        assert (found is not None) == shared
+
+
+def test_the_pac_bayes_form_shares_its_level_among_tasks():
+    generator = torch.Generator().manual_seed(0)
+    tasks = []
+    for _ in range(2):
+        x = torch.randn(8, 4, generator=generator, dtype=torch.float64)
+        tasks.append((x, x[:, 0].sign()))
+    solution = solve_stream(linear, tasks, ridge=0.3)
+    settings = BoundSettings(independent=True)
+    for task in (1, 2):
+        bound = generalisation_bound(solution, task=task, form="pac-bayes", delta=0.06, settings=settings)
+        same = gibbs_bound(solution, task, 2, 0.06 / (task * (task + 1)), "earlier-tasks")
+        assert bound.value == pytest.approx(same.value, rel=1e-12)
+        assert bound.terms["empirical"] == pytest.approx(same.empirical)

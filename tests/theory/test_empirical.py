@@ -126,3 +126,19 @@ def test_mistakes(model, x):
         Points.labelled(x, torch.zeros(3))
     with pytest.raises(SettingsError, match="choice of outputs"):
         EmpiricalNTK(model, "every")
+
+
+@pytest.mark.parametrize("chunk", [1, 2, 3, 100])
+@pytest.mark.parametrize("outputs", [0, "all"])
+def test_kernels_computed_in_pieces_are_products_of_explicit_tangents(chunk, outputs):
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = MLP((4,), hidden=(6,), outputs=2).double()
+    generator = torch.Generator().manual_seed(1)
+    x, z = (torch.randn(n, 4, generator=generator, dtype=torch.float64) for n in (5, 7))
+    kernel = EmpiricalNTK(model, outputs, chunk=chunk)
+    left, right = kernel.features(x), kernel.features(z)
+    torch.testing.assert_close(kernel.gram(x, z), left @ right.T)
+    torch.testing.assert_close(kernel.gram(z, x), right @ left.T)
+    torch.testing.assert_close(kernel.gram(x), left @ left.T)
+    torch.testing.assert_close(kernel.diagonal(z), right.square().sum(1))

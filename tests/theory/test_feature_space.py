@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 
+from orthocl.errors import SettingsError
 from orthocl.theory import EmpiricalNTK, solve_in_feature_space, solve_stream
 
 
@@ -109,3 +110,35 @@ def test_inputs_that_repeat_each_other_count_once(ridge):
     found = solve_in_feature_space(EmpiricalNTK(model), [(x, y)], ridge=ridge).predict(torch.eye(3).double())
     gram = x.T @ x + ridge * torch.eye(3, dtype=torch.float64)
     torch.testing.assert_close(found, torch.linalg.pinv(gram, rtol=1e-10) @ x.T @ y, rtol=0, atol=1e-9)
+
+
+def test_memory_is_asked_for_before_tangents_are_formed():
+    """4 x 8 bytes for each of (points x parameters): one byte less is refused."""
+    model = torch.nn.Linear(5, 1).double()
+    kernel = EmpiricalNTK(model)
+    task = (torch.randn(7, 5, dtype=torch.float64), torch.randn(7, dtype=torch.float64))
+    needed = 4 * 8 * 6 * 7
+    solve_in_feature_space(kernel, [task], memory_limit=needed)
+    with pytest.raises(SettingsError, match="the tangents of 7 points in 6 parameters"):
+        solve_in_feature_space(kernel, [task], memory_limit=needed - 1)
+
+
+@pytest.mark.parametrize("ridge", [0.0, 0.3])
+@pytest.mark.parametrize("rule", ["sgd", "ogd"])
+@pytest.mark.parametrize("scale", [1e-3, 1.0, 1e3])
+def test_numbers_are_those_of_the_kernel_form_also_for_dependent_points(rule, ridge, scale):
+    """Nine points in six parameters, one of them twice."""
+    model = torch.nn.Linear(5, 1).double()
+    generator = torch.Generator().manual_seed(0)
+    x = scale * torch.randn(8, 5, generator=generator, dtype=torch.float64)
+    y = torch.randn(9, generator=generator, dtype=torch.float64)
+    tasks = [(torch.cat([x[:4], x[:1]]), y[:5]), (x[4:], y[5:])]
+    kernel = EmpiricalNTK(model)
+    settings = {"rule": rule, "ridge": ridge * scale**2, "initial": 0.0}
+    one, other = solve_in_feature_space(kernel, tasks, **settings), solve_stream(kernel, tasks, **settings)
+    for task in (1, 2):
+        assert one.dissimilarity(task) == pytest.approx(other.dissimilarity(task), rel=1e-6)
+        assert one.distance(task) == pytest.approx(other.distance(task), rel=1e-6)
+        assert one.rank(task) == other.rank(task)
+        assert torch.allclose(one.predict(x, task), other.predict(x, task), rtol=1e-6, atol=1e-6)
+    assert one.distance_from_initialisation() == pytest.approx(other.distance_from_initialisation(), rel=1e-6)

@@ -9,6 +9,7 @@ from scipy import integrate
 from orthocl.errors import SettingsError
 from orthocl.nets import MLP
 from orthocl.theory import EmpiricalNTK, InfiniteWidthNTK, TwoLayerNTK, WideMLP
+from orthocl.theory.infinite_width import _gap
 
 
 def textbook(x, z, depth, sw, sb):
@@ -210,3 +211,25 @@ def test_opposite_inputs_against_60_digits(depth, bias):
             assert abs(value - float(kernel)) < 3e-15 * scale
     if bias == 0 and depth == 1:
         assert abs(float(found[0])) < 1e-15 * scale
+
+
+def test_small_angles_keep_all_digits():
+    """sin t - t cos t is the integral of s sin s from 0 to t, on both sides of where its series ends."""
+    angles = torch.tensor([1e-6, 1e-3, 0.03, 0.0999, 0.1001, 0.5, 3.0], dtype=torch.float64)
+    for angle, found in zip(angles.tolist(), _gap(angles).tolist(), strict=True):
+        exact, _ = integrate.quad(lambda s: s * math.sin(s), 0.0, angle, epsabs=0.0, epsrel=1e-13)
+        assert found == pytest.approx(exact, rel=2e-13)
+
+
+@pytest.mark.parametrize("bias", [0.0, 0.3])
+def test_inputs_of_zero_are_orthogonal_to_all(inputs, bias):
+    """Between 0 and x, layer by layer: only biases are alike."""
+    zeros = torch.cat([inputs[:2], torch.zeros(1, 7, dtype=torch.float64)])
+    kernel = InfiniteWidthNTK(1, 2.0, bias)
+    from_left, from_right = kernel.gram(zeros, inputs), kernel.gram(inputs, zeros)
+    assert bool(from_right.isfinite().all())
+    assert torch.allclose(from_left, from_right.T, rtol=1e-13)
+    if bias:
+        assert torch.allclose(from_right, textbook(inputs, zeros, 1, 2.0, bias), rtol=1e-12)
+    else:
+        assert torch.equal(from_right[:, 2], torch.zeros(9, dtype=torch.float64))

@@ -10,6 +10,7 @@ import torch
 from orthocl.cli.theory import app
 from orthocl.errors import DataError, OrthoclError, SettingsError
 from orthocl.theory import Curriculum, GramKernel, InfiniteWidthNTK, solve_stream
+from orthocl.theory.kernels import check_positive, symmetrise
 
 X = torch.randn(6, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 TASKS = [(X[:3], torch.ones(3)), (X[3:], -torch.ones(3))]
@@ -75,3 +76,27 @@ def test_variances(variance):
 def test_commands_refuse_them_too(command, option):
     with pytest.raises(OrthoclError, match="expected a"):
         app([command, "--tasks", "2", "--samples", "10", *option], result_action="return_value")
+
+
+@pytest.mark.parametrize("block", [1, 2, 3, 5, 512])
+def test_symmetrised_matrices_are_the_mean_with_their_transpose(block):
+    matrix = torch.randn(5, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    expected = (matrix + matrix.T) / 2
+    found = symmetrise(matrix.clone(), block)
+    assert torch.equal(found, found.T)
+    assert torch.allclose(found, expected, rtol=1e-15)
+
+
+@pytest.mark.parametrize("scale", [1e-6, 1.0, 1e6])
+@pytest.mark.parametrize("most", [4, 512])
+def test_positive_matrices_pass_and_others_do_not_in_any_units(scale, most):
+    root = torch.randn(8, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    singular = scale * root @ root.T
+    check_positive(singular, most)  # rank 3 of 8: zero up to rounding is no negative eigenvalue
+    check_positive(torch.zeros(4, 4), most)
+    check_positive(torch.zeros(0, 0), most)
+    bent = singular - 0.1 * scale * torch.ones(8, 8, dtype=torch.float64) * float(root.square().sum(1).max())
+    with pytest.raises(DataError, match="positive semi-definite"):
+        check_positive(bent, most)
+    with pytest.raises(DataError, match="positive semi-definite"):
+        check_positive(-singular, most)

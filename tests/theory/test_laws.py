@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 
 import pytest
 import torch
@@ -276,3 +277,68 @@ def test_the_rules_hold_where_targets_are_alike(targets, helps):
 def test_long_paths_are_permutations():
     c = similarities(12, torch.Generator().manual_seed(7))
     assert sorted(unlike_neighbours(c)) == list(range(1, 13))
+
+
+@pytest.mark.parametrize(("p", "m"), [(2, 2), (3, 3), (5, 1), (5, 2), (6, 4), (9, 9)])
+def test_rotations_of_one_direction_by_hand(p, m):
+    """Rank 1: the error is g^2 s^2 (1 - g s)^2, g ~ Beta(m/2, (p - m)/2), s = 1 - c, c a coordinate on a sphere."""
+
+    def moment(power: int) -> float:  # E g^power
+        return math.prod((m / 2 + step) / (p / 2 + step) for step in range(power))
+
+    second, fourth = 1 / m, 3 / (m * (m + 2))  # of c; odd ones vanish
+    expected = (
+        moment(2) * (1 + second) - 2 * moment(3) * (1 + 3 * second) + moment(4) * (1 + 6 * second + fourth)
+    )
+    assert partial_rotation_forgetting(1, p, m) == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize(("p", "m"), [(2, 1), (4, 3), (7, 2), (7, 7)])
+def test_rotations_of_all_inputs_by_hand(p, m):
+    """Full rank: w_2 - v = O^T (I - O) v, of squared length 2 (1 - v . O v) = 2 m / p on average."""
+    assert partial_rotation_forgetting(p, p, m) == pytest.approx(2 * m / p, rel=1e-12)
+
+
+def test_expected_losses_with_noise_by_hand():
+    """Teachers e_1 and e_2 in 11 dimensions, 2 then 3 samples, noise of variance 1/4."""
+    goals = torch.eye(2, 11, dtype=torch.float64)
+    sgd = sgd_expected_losses(goals, [2, 3], noise=0.5)
+    first = [9 / 11 + 2 / 8 / 4, 9 / 11 + 2 * 2 / 11 + 2 / 8 / 4]
+    second = [8 / 11 * first[0] + 2 * 3 / 11 + 3 / 7 / 4, 8 / 11 * first[1] + 3 / 7 / 4]
+    assert sgd.tolist() == [[1.0, 1.0], pytest.approx(first), pytest.approx(second)]
+    ogd = ogd_expected_losses(goals, [2, 3], noise=0.5)
+    inside = [2 / 8 / 4, 2 * 2 / 11 + 2 / 8 / 4]  # of the first task's two directions
+    price = 3 / (11 - 5 - 1) * (inside[1] + 1 / 4)
+    last = [6 / 11 + inside[0] + 2 * 3 / 11 + price, 6 / 11 + inside[1] + price]
+    assert ogd.tolist() == [[1.0, 1.0], pytest.approx([9 / 11 + e for e in inside]), pytest.approx(last)]
+
+
+def test_the_smallest_and_largest_numbers_that_laws_accept():
+    assert capacity_law(100, 20, 0.0).sgd == pytest.approx(0.64)
+    for p, n, d in ((100, 20, -0.1), (100, 0, 0.1), (41, 20, 0.1)):
+        with pytest.raises(SettingsError, match="the law needs"):
+            capacity_law(p, n, d)
+    edge = capacity_law(50, 12, 0.5)
+    assert (edge.threshold, edge.ogd_wins) == (0.5, False)  # the same loss is no victory
+    with pytest.raises(SettingsError, match="at least one sample"):
+        sgd_expected_losses(torch.eye(2, 9), [3, 0])
+    with pytest.raises(SettingsError, match="at least one sample"):
+        sgd_expected_losses(torch.eye(2, 9), [3])
+    with pytest.raises(SettingsError, match="rank"):
+        partial_rotation_forgetting(1, 1, 1)
+    with pytest.raises(SettingsError, match="rank"):
+        partial_rotation_forgetting(0, 4, 1)
+    with pytest.raises(SettingsError, match="rotated"):
+        partial_rotation_forgetting(2, 4, -1)
+
+
+def test_orders_are_compared_up_to_the_number_of_tasks_that_is_named(monkeypatch):
+    monkeypatch.setattr("orthocl.theory.laws.latent_order.MOST_TASKS", 3)
+    assert sorted(best_latent_order(torch.eye(3), torch.eye(3))) == [1, 2, 3]
+    with pytest.raises(SettingsError, match="at most 3 tasks, got 4"):
+        best_latent_order(torch.eye(4), torch.eye(4))
+
+
+def test_one_sample_a_task_is_enough():
+    assert sgd_expected_losses(torch.eye(2, 9), [1, 1]).isfinite().all()
+    assert ogd_expected_losses(torch.eye(2, 9), 1).isfinite().all()

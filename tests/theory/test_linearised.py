@@ -8,6 +8,7 @@ from orthocl.errors import SettingsError
 from orthocl.nets import MLP
 from orthocl.theory import (
     EmpiricalNTK,
+    Overlay,
     WideMLP,
     contraction,
     descend,
@@ -125,3 +126,11 @@ def test_trained_networks_approach_the_closed_form_as_they_widen(x):
 def test_wide_network_mistakes():
     with pytest.raises(SettingsError, match="at least one"):
         WideMLP(3, width=0)
+
+
+def test_errors_of_an_overlay_by_hand():
+    trained, predicted, infinite = torch.tensor([[[1.0, 2.0]], [[1.0, 5.0]], [[4.0, 2.0]]])
+    one = Overlay(8, trained, predicted, infinite, kernel_error=0.5)
+    assert one.error == pytest.approx((9 / 2) ** 0.5)
+    assert one.infinite_error == pytest.approx((9 / 2) ** 0.5)
+    assert Overlay(8, trained, trained, infinite, 0.5).error == 0.0

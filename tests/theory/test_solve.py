@@ -303,3 +303,25 @@ def test_conditioning_does_not_depend_on_the_unit_of_the_kernel():
     scaled = solve_stream(lambda x, z: 1e4 * linear(x, z), make_tasks(), rule="ogd").conditioning()
     assert scaled.smallest_pivot == pytest.approx(plain.smallest_pivot, rel=1e-9)
     assert scaled.smallest_pivot < 1
+
+
+def test_an_initial_function_of_several_outputs_is_where_learning_starts():
+    x = torch.tensor([[1.0, 0.0], [0.0, 2.0], [1.0, 1.0]], dtype=torch.float64)
+    y = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.5, 0.5]], dtype=torch.float64)
+    start = lambda points: torch.stack([points.inputs[:, 0], 3 * points.inputs[:, 1]], 1)  # noqa: E731
+    solution = solve_stream(lambda a, b: a @ b.T, [(x, y)], ridge=1.0, initial=start)
+    assert torch.equal(solution.predict(x, after=0), start(Points(x)))
+    moved = solve_stream(lambda a, b: a @ b.T, [(x, y - start(Points(x)))], ridge=1.0, initial=0.0)
+    assert torch.allclose(solution.predict(x), start(Points(x)) + moved.predict(x))
+    one = solve_stream(lambda a, b: a @ b.T, [(x, y)], ridge=1.0, initial=lambda points: points.inputs[:, 0])
+    assert torch.equal(one.predict(x, after=0), x[:, :1].expand(3, 2))
+
+
+def test_points_come_back_with_all_their_outputs():
+    tasks = make_tasks(columns=3)
+    solution = solve_stream(linear, tasks, ridge=0.1)
+    x = tasks[0][0]
+    assert solution.predict(Points(x)).shape == (6, 3)
+    assert torch.equal(solution.predict(Points(x)), solution.predict(x))
+    one = solve_stream(linear, make_tasks(), ridge=0.1)
+    assert one.predict(Points(x)).shape == (6,)

@@ -83,7 +83,8 @@ def times_plain(found: Plan, plain: PlainStep, layers: Sequence[LayerPlan] | Non
         return 1 + found.costs[path].madds / max(plain.madds, 1)
     rows = found.rows
     each = sum(layer.step if path == "adapter" else 2 * layer.projection for layer in layers)
-    extra = each * rows + sum(layer.fixed_madds for layer in layers) + rows**2 * (1 + (path == "project"))
+    fixed = sum(layer.fixed_madds for layer in layers) + rows**2
+    extra = each * rows + (fixed if path == "adapter" else 2 * fixed)
     return 1 + extra / max(plain.madds, 1)
 
 

@@ -117,7 +117,7 @@ def largest_eigenvalue(matrix: Tensor, iterations: int = 50) -> float:
     vector = torch.ones(len(matrix), dtype=matrix.dtype) / math.sqrt(len(matrix))
     for _ in range(iterations):
         vector = matrix @ vector
-        vector = vector / vector.norm().clamp_min(1e-300)
+        vector = vector / vector.norm().clamp_min(torch.finfo(matrix.dtype).tiny)
     return float(vector @ (matrix @ vector))
 
 

@@ -272,6 +272,26 @@ def test_a_run_of_a_dead_owner_is_taken_over(store, tiny):
     assert outcome.status == "finished"
 
 
+@pytest.mark.parametrize("jobs", [0, 1])
+def test_a_run_of_another_process_is_waited_for_and_made_when_that_gives_it_up(store, tiny, jobs):
+    """A killed process may live for a moment longer, with its claim, when the same command is given again."""
+    run = tiny()
+    folder = store.folder(identify([run])[0])
+    folder.mkdir(parents=True)
+    claim = folder / "claim-1.json"
+    claim.write_text(json.dumps({"machine": "another", "pid": 1, "host": "far", "released": False}))
+    heard = []
+
+    def give_up(event):
+        heard.append(event.kind)
+        if event.kind == "elsewhere":
+            claim.write_text(json.dumps({"machine": "another", "pid": 1, "released": True}))
+
+    (outcome,) = LocalExecutor(jobs).run_all([run], store, options=RunOptions(), on_event=give_up)
+    assert outcome.status == "finished"
+    assert [kind for kind in heard if kind != "progress"] == ["elsewhere", "started", "finished"]
+
+
 def test_a_process_that_is_killed_is_a_failure_with_a_reason(store, tiny):
     run = tiny(train={"epochs": 4000})
 

@@ -113,17 +113,15 @@ class _Session:
             raise KeyboardInterrupt
 
     def work_here(self) -> None:
-        """Execute all runs one after another in this process."""
+        """Execute all runs one after another in this process, those of others once they have given them up."""
+        self.queue.extend((run,) for run in self.todo)
         with _Interrupts() as interrupts:
-            for run, settings in self.todo.items():
-                if not interrupts.seen:
-                    attempt_all(
-                        {run: settings},
-                        self.store,
-                        self.options,
-                        tell=self.hear,
-                        stop=lambda: interrupts.seen,
-                    )
+            while (self.queue or self.elsewhere) and not interrupts.seen:
+                if not self.queue:
+                    self._wait_for_others()
+                    continue
+                runs = {run: self.todo[run] for run in self.queue.popleft()}
+                attempt_all(runs, self.store, self.options, tell=self.hear, stop=lambda: interrupts.seen)
         if interrupts.seen:
             raise KeyboardInterrupt
 

@@ -1,0 +1,79 @@
+"""What a projecting method reports of its protection: numbers that can be computed another way."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import TensorDataset
+
+from orthocl.methods import OGD
+from orthocl.training import attach
+
+
+def test_the_learning_rate_limit_of_a_linear_model(data, learn):
+    """Tangents of output y of a linear layer are (x, 1) in its row: the limit is n over their largest eigenvalue."""
+    net = nn.Linear(4, 3).double()
+    learner = attach(OGD(memory_per_task=12), net, torch.optim.SGD(net.parameters(), lr=0.01))
+    learn(learner, data[0])
+    inputs, targets = data[0].samples()
+    rows = torch.zeros(12, 3, 5, dtype=torch.float64)
+    rows[torch.arange(12), targets] = torch.cat([inputs, torch.ones(12, 1, dtype=torch.float64)], 1)
+    largest = float(torch.linalg.matrix_norm(rows.flatten(1), 2)) ** 2
+    assert learner.method.monitor(learner)["learning_rate_limit"] == pytest.approx(12 / largest, rel=1e-9)
+
+
+@pytest.mark.parametrize("energy", [1.0, 0.9])
+def test_drift_is_reported_with_exact_and_with_compressed_tangents(energy, data, learn):
+    """With a large step tangents turn, with none they do not; both are measured, whatever is kept of them."""
+    found = {}
+    for lr in (0.0, 0.3):
+        torch.manual_seed(2)
+        net = nn.Sequential(nn.Linear(4, 30), nn.Tanh(), nn.Linear(30, 3)).double()
+        learner = attach(OGD(memory_per_task=6, energy=energy), net, torch.optim.SGD(net.parameters(), lr=lr))
+        learn(learner, data[0])
+        ((_, kept),) = learner.method.watch.probes.values()
+        assert (kept is None) == (energy < 1)  # compressed tangents are found in the memory itself
+        learn(learner, data[1])
+        found[lr] = learner.method.monitor(learner)
+    assert found[0.0]["drift_norm"] == pytest.approx(1.0, abs=1e-6 if energy == 1 else 0.1)
+    assert found[0.0]["drift_cosine"] == pytest.approx(1.0, abs=1e-6 if energy == 1 else 0.1)
+    assert found[0.3]["drift_cosine"] < found[0.0]["drift_cosine"]
+    assert 0 < found[0.3]["drift_outside"] < 1
+
+
+@pytest.mark.filterwarnings("ignore:batch statistics")
+def test_moving_batch_statistics_by_hand():
+    """One layer of batch statistics: the share by which remembered outputs change when only these move."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.BatchNorm1d(2, affine=False), nn.Linear(2, 2)).double()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
+    learner = attach(OGD(memory_per_task=4), model, optimizer, batch_norm="keep")
+    first = torch.randn(4, 2, dtype=torch.float64)
+    for number, inputs in enumerate((first, first + 3)):
+        with learner.learning(TensorDataset(inputs, torch.tensor([0, 1, 0, 1]))):
+            then = {name: value.clone() for name, value in model.named_buffers()}
+            optimizer.zero_grad()
+            model(inputs).square().sum().backward()
+            optimizer.step()
+            now = {name: value.clone() for name, value in model.named_buffers()}
+            if number:
+                model.eval()
+                outputs = []
+                for state in (then, now):
+                    for name, buffer in model.named_buffers():
+                        buffer.copy_(state[name])
+                    outputs.append(model(first).detach())
+                model.train()
+                expected = float((outputs[1] - outputs[0]).norm() / outputs[0].norm())
+    assert learner.method.monitor(learner)["batch_norm_drift"] == pytest.approx(expected, rel=1e-4)
+
+
+def test_the_bytes_of_probes_grow_with_the_tasks(make, data, learn):
+    learner = make(OGD(memory_per_task=4))
+    sizes = []
+    for split in data:
+        learn(learner, split)
+        sizes.append(learner.method.watch.nbytes())
+    assert sizes[0] > 0
+    assert sizes[1] - sizes[0] == sizes[2] - sizes[1] == sizes[0]

@@ -1,0 +1,88 @@
+"""The terms of a change's bound, by hand."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from orthocl.errors import DataError
+from orthocl.tangents.retention import Comparison, Path, Probe, compare
+
+
+def test_terms_of_a_change_by_hand():
+    """g(s) = 10 + 2 s + 3 s^2 + 4 s^3 at five points, and statistics that moved the start by 5."""
+    shares = torch.linspace(0, 1, 5, dtype=torch.float64)
+    slopes = (2 + 6 * shares + 12 * shares**2)[:, None, None]
+    before, start, after = (torch.full((1, 1), value, dtype=torch.float64) for value in (10.0, 15.0, 24.0))
+    change = Comparison(before, after, start, slopes).change()
+    trapezoid = (2 / 2 + 4.25 + 8 + 13.25 + 20 / 2) / 4
+    assert change.measured == pytest.approx(1.4)
+    assert change.first_order == pytest.approx(0.2)
+    assert change.statistics == pytest.approx(0.5)
+    assert change.curvature == pytest.approx((20 - 13.25) * 4 / 2 / 10)  # the steepest interval
+    assert change.remainder == pytest.approx(abs(9 - trapezoid) / 10)
+    assert change.bound == pytest.approx(
+        change.first_order + change.curvature + change.remainder + change.statistics
+    )
+    assert change.bound > change.measured
+
+
+def test_the_slopes_of_a_product_of_weights_are_exact():
+    """f(x) = w_2 w_1 x from (1, 2) to (4, 6): 2, 24; slopes 3 w_2 + 4 w_1 = 10 at first, 34 at last."""
+    model = nn.Sequential(nn.Linear(1, 1, bias=False), nn.Linear(1, 1, bias=False)).double()
+    names = ["0.weight", "1.weight"]
+    before, after = (
+        dict(zip(names, torch.tensor(pair, dtype=torch.float64)[:, None, None], strict=True))
+        for pair in ([1.0, 2.0], [4.0, 6.0])
+    )
+    path = Path.between(model, before, after)
+    assert path.length == pytest.approx(5.0)
+    found = compare(model, path, Probe("one", torch.ones(1, 1, dtype=torch.float64)))
+    assert (float(found.before), float(found.after)) == pytest.approx((2.0, 24.0))
+    assert (float(found.slopes[0]), float(found.slopes[-1])) == pytest.approx((10.0, 34.0))
+    change = found.change()
+    assert (change.first_order, change.curvature) == pytest.approx((5.0, 6.0))
+    assert change.remainder == pytest.approx(0.0, abs=1e-12)  # the trapezoid is exact for a parabola
+    assert change.bound == pytest.approx(change.measured) == 11.0
+
+
+def test_more_samples_than_a_batch_and_wrong_ones():
+    probe = Probe("many", torch.arange(300.0)[:, None], torch.arange(300))
+    pieces = list(probe.batches())
+    assert torch.equal(torch.cat([inputs for inputs, _ in pieces]), probe.inputs)
+    assert torch.equal(torch.cat([targets for _, targets in pieces]), probe.targets)
+    with pytest.raises(DataError, match="300 inputs but 299 targets"):
+        Probe("many", torch.zeros(300, 1), torch.zeros(299))
+    with pytest.raises(DataError, match="empty"):
+        Probe("none", torch.zeros(0, 1))
+
+
+def test_a_change_of_outputs_that_were_zero_is_not_a_number_by_accident():
+    zero = torch.zeros(1, 1, dtype=torch.float64)
+    change = Comparison(zero, zero, zero, torch.zeros(3, 1, 1, dtype=torch.float64)).change()
+    assert change.bound == change.measured == 0.0
+    assert math.isfinite(change.curvature)
+
+
+def test_slopes_are_taken_on_the_way_and_at_both_ends():
+    """f = w^3 from 1 to 3: slopes 2 x 3 w^2 at equal distances, more of them until little is left."""
+
+    class Cube(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.w = nn.Parameter(torch.ones(1, dtype=torch.float64))
+
+        def forward(self, x):
+            return x * self.w**3
+
+    one, three = ({"w": torch.full((1,), value, dtype=torch.float64)} for value in (1.0, 3.0))
+    model = Cube()
+    found = compare(model, Path.between(model, one, three), Probe("x", torch.ones(1, 1, dtype=torch.float64)))
+    shares = torch.linspace(0, 1, len(found.slopes), dtype=torch.float64)
+    torch.testing.assert_close(found.slopes.flatten(), 6 * (1 + 2 * shares) ** 2)
+    change = found.change()
+    assert change.measured == pytest.approx(26.0)
+    assert change.remainder <= 0.01 * change.bound

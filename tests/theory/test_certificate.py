@@ -1,0 +1,55 @@
+"""All bounds of a task hold together: each at its share of delta."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from orthocl.theory import BoundSettings, generalisation_bound, solve_stream
+from orthocl.theory.certificate import certify
+
+
+def linear(x, z):
+    return x @ z.T
+
+
+def solution(columns=None):
+    generator = torch.Generator().manual_seed(0)
+    tasks = []
+    for _ in range(2):
+        x = torch.randn(12, 4, generator=generator, dtype=torch.float64)
+        y = (
+            x[:, 0].sign()
+            if columns is None
+            else torch.eye(columns, dtype=torch.float64)[torch.arange(12) % columns]
+        )
+        tasks.append((x, y))
+    return solve_stream(linear, tasks, ridge=0.3)
+
+
+def test_each_form_has_its_share_of_delta():
+    solved = solution()
+    x = torch.randn(9, 4, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
+    held = (x, x[:, 0].sign())
+    settings = BoundSettings(prior="other-samples")
+    found = certify(solved, task=2, delta=0.08, held_out=held)
+    assert [bound.form for bound in found.bounds] == ["sound", "one-ball", "pac-bayes", "hold-out"]
+    for bound in found.bounds:
+        alone = generalisation_bound(
+            solved,
+            task=2,
+            form=bound.form,
+            delta=0.02,
+            loss="ramp",
+            settings=settings,
+            held_out=held if bound.form == "hold-out" else None,
+        )
+        assert bound.value == pytest.approx(alone.value, rel=1e-12)
+
+
+def test_forms_that_apply():
+    assert [bound.form for bound in certify(solution(), task=1).bounds] == ["sound", "one-ball", "pac-bayes"]
+    assert [bound.form for bound in certify(solution(columns=3), task=1).bounds] == ["sound", "one-ball"]
+    x = torch.randn(12, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    same = solve_stream(linear, [(x, x[:, 0].sign()), (x, x[:, 1].sign())], ridge=0.3)
+    assert [bound.form for bound in certify(same, task=2).bounds] == ["sound", "pac-bayes"]
