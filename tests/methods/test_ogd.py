@@ -194,3 +194,26 @@ def test_drift_of_long_streams_is_measured_on_some_tasks_from_the_first_to_the_l
     assert len(learner.method.watch.probes) == 60
     assert len(tasks) == len(set(tasks)) == 50
     assert (tasks[0], tasks[-1], tasks) == (1, 60, sorted(tasks))
+
+
+def test_an_error_in_a_task_takes_the_adapter_off(net, data, learn, make):
+    """The weights keep what they have learnt, in the model's own layers."""
+    learner = make(OGD(memory_per_task=3, engine="adapter"))
+    learn(learner, data[0])
+    reached = []
+
+    def interrupted():
+        with learner.learning(data[1]):
+            for _ in range(3):
+                learner.optimizer.zero_grad()
+                learner.loss(net(data[1].inputs()), data[1].targets).backward()
+                learner.optimizer.step()
+            reached.append(net(data[1].inputs()).detach())
+            assert learner.method.adapter is not None
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert learner.method.adapter is None
+    assert {type(layer) for layer in net} == {nn.Linear, nn.Tanh, nn.Dropout}
+    torch.testing.assert_close(net(data[1].inputs()).detach(), reached[0])
