@@ -82,7 +82,7 @@ def test_the_seconds_of_a_protected_step_are_so_many_plain_ones():
     madds = found.costs[found.choice].madds
     (sentence, *_) = verdict(found, PlainStep(madds, seconds=0.5))
     assert "a step is 2 times" in sentence
-    assert "about 1 s, where a plain one took 5e+02 ms" in sentence
+    assert "about 1 s, where a plain one took 500 ms" in sentence
     assert verdict(found, PlainStep(2 * madds)) == [
         verdict(found, PlainStep(2 * madds))[0]
     ]  # 1.5 times: no warning
