@@ -144,6 +144,15 @@ class Method(Declarations):
         """The hyperparameters, as JSON values."""
         return {item.name: getattr(self, item.name) for item in fields(self) if item.init}
 
+    def in_short(self) -> str:
+        """The method as one would write it: without settings that are at their defaults."""
+        chosen = [
+            f"{item.name}={getattr(self, item.name)!r}"
+            for item in fields(self)
+            if item.init and getattr(self, item.name) != item.default
+        ]
+        return f"{type(self).__name__}({', '.join(chosen)})"
+
     def state_dict(self) -> dict[str, Any]:
         """All state, as nested dicts and lists of tensors and JSON values."""
         return {item.name: export_state(getattr(self, item.name)) for item in fields(self) if not item.init}

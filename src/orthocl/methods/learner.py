@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from copy import copy
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from functools import partial
 from html import escape
 from pathlib import Path
@@ -99,13 +99,7 @@ class Learner(Certifiable):
     def __repr__(self) -> str:
         weights = sum(p.numel() for p in self._protected)
         learnt, stored = counted(self.tasks_done, "task"), size_text(self.method.nbytes())
-        chosen = ", ".join(  # not all defaults
-            f"{each.name}={getattr(self.method, each.name)!r}"
-            for each in fields(self.method)
-            if each.init and getattr(self.method, each.name) != each.default
-        )
-        method = f"{type(self.method).__name__}({chosen})"
-        return f"Learner({method}: {weights:,} weights protected, {learnt} learnt, {stored} stored)"
+        return f"Learner({self.method.in_short()}: {weights:,} weights protected, {learnt} learnt, {stored} stored)"
 
     def _repr_html_(self) -> str:
         return f"<code>{escape(repr(self))}</code>"
