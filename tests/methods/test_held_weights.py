@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 import weakref
 
 import pytest
@@ -12,6 +13,7 @@ from torch.nn.functional import cross_entropy
 from torch.utils.data import TensorDataset
 
 from orthocl import OGD, attach
+from orthocl.methods.held_weights import held_elsewhere
 
 
 def weights(model):
@@ -116,3 +118,79 @@ def test_nobody_holds_weights_who_only_trains_a_model():
                 assert sum(float(p.detach().norm()) for p in model.parameters()) > 0  # read, and not kept
             used.append(learner.method.adapter is not None)
     assert used == [False, True]
+
+
+@pytest.mark.parametrize("steps_before", [0, 12])
+def test_a_variable_of_a_function_is_complete(steps_before):
+    """A single parameter in a local variable, taken at any time, is what the model computes with."""
+    model, (first, second) = wide_network(), wide_tasks()
+    learner = attach(OGD(memory_per_task=20), model, torch.optim.SGD(model.parameters(), lr=0.1))
+    with learner.learning(first):
+        assert len(list(outputs_after_steps(learner, first))) == 3
+    with learner.learning(second):
+        assert len(list(outputs_after_steps(learner, second, steps_before))) == steps_before
+        assert learner.method.adapter is not None
+        weight, bias = model[0].weight, model[0].bias
+        for _ in outputs_after_steps(learner, second):
+            torch.testing.assert_close(
+                weight @ second.tensors[0].t() + bias[:, None], model[0](second.tensors[0]).t()
+            )
+        assert learner.method.adapter is None
+
+
+def test_a_variable_of_another_thread_is_complete():
+    model, (first, second) = wide_network(), wide_tasks()
+    learner = attach(OGD(memory_per_task=20), model, torch.optim.SGD(model.parameters(), lr=0.1))
+    taken, done = threading.Event(), threading.Event()
+
+    def watch():
+        weight = model[0].weight
+        taken.set()
+        done.wait(60)
+        return weight
+
+    with learner.learning(first):
+        assert len(list(outputs_after_steps(learner, first))) == 3
+    thread = threading.Thread(target=watch)
+    with learner.learning(second):
+        assert learner.method.adapter is not None
+        thread.start()
+        taken.wait(60)
+        assert len(list(outputs_after_steps(learner, second, 1))) == 1
+        assert learner.method.adapter is None
+        done.set()
+    thread.join()
+
+
+def test_a_list_made_after_many_reads_is_complete():
+    """However often the weights have been read before in the task."""
+    model, (first, second) = wide_network(), wide_tasks()
+    learner = attach(OGD(memory_per_task=20), model, torch.optim.SGD(model.parameters(), lr=0.1))
+    with learner.learning(first):
+        assert len(list(outputs_after_steps(learner, first))) == 3
+    with learner.learning(second):
+        for number, _ in enumerate(outputs_after_steps(learner, second, 60)):
+            if number % 5 == 0:
+                assert sum(float(p.detach().norm()) for p in model.parameters()) > 0
+        assert learner.method.adapter is not None
+        average = Average(model.parameters(), weak=False)
+        for expected in outputs_after_steps(learner, second):
+            torch.testing.assert_close(
+                plain(average.read(), second.tensors[0]), expected, rtol=1e-4, atol=1e-5
+            )
+        assert learner.method.adapter is None
+
+
+def test_looking_for_variables_keeps_none_of_them():
+    """What a running function lets go of after the look is freed: no copy of its variables stays."""
+
+    class Thing:
+        pass
+
+    model = wide_network()
+    learner = attach(OGD(memory_per_task=20), model, torch.optim.SGD(model.parameters(), lr=0.1))
+    thing = Thing()
+    gone = weakref.ref(thing)
+    assert not held_elsewhere(learner)
+    del thing
+    assert gone() is None

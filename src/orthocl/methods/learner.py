@@ -299,7 +299,7 @@ class Learner(Certifiable):
         """Make the weights complete in the middle of a task, wherever they are read from.
 
         The fast path of the OGD family keeps part of the weights outside the layers until a task ends. What is read
-        through the model or held by lists is right without this (`held_weights`); call it with engine="adapter".
+        through the model or held by others is right without this (`held_weights`); call it with engine="adapter".
         """
         self.method.merge(self)
 

@@ -53,8 +53,8 @@ class OGD(Method):
         engine: "project" projects every gradient or update; "adapter" trains through the tangent adapter (the same
             steps, cheaper); "auto" takes the adapter where it is exact, as `orthocl plan` advises. While a task is
             learnt with the adapter, weights that are read through the model (`model.parameters()`, `state_dict`,
-            copies) are complete. Where something else holds parameters (a list, for an average of the weights),
-            "auto" projects, so that they are complete too.
+            copies) are complete. Where something else holds parameters (a list, for an average of the weights, or a
+            variable), "auto" projects, so that they are complete too.
         storage: dtype of the stored factors, "float32", "float64" or "bfloat16"; None for the model's own.
         input_cache: bytes that the runner may use, while a task is trained, to look up the first layer's kernel with
             the training data instead of computing it again every epoch. In memory, or in a file in the folder
@@ -144,7 +144,7 @@ class OGD(Method):
             # off removes all that has leaked since the task began; from here on every gradient is projected.
             self.remove_adapter(learner)
             return
-        if self.adapter.newly_asked() and self._read_unseen(learner):
+        if self.adapter.foreign and self.adapter.newly_held() and self._read_unseen(learner):
             self.remove_adapter(learner)
             return
         # Processes that train together keep it: their weights may be read by one of them only.

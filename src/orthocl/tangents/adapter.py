@@ -12,6 +12,8 @@ its share of G g is computed from the weights' gradients, and G^T of the step in
 
 from __future__ import annotations
 
+import sys
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -101,7 +103,7 @@ class Adapter:
         self.velocity: Tensor | None = None
         self.batch_index: Tensor | None = None
         self.idle, self.foreign, self.reads = False, foreign, 0
-        self._asked, self._answers = False, 0
+        self._references, self._looks = [0] * len(self.parameters), 0
         self.average: Callable[[Tensor], None] | None = None  # over processes that average their gradients
         self.layers: list[AdapterLayer] = []
         self.direct: list[tuple[Block | OneOutputRows, list[nn.Parameter]]] = []
@@ -297,21 +299,23 @@ class Adapter:
 
     def read(self) -> None:
         """Somebody reads the weights: make them complete."""
-        self._asked = True
         if self._since_merge and not self.idle:
             self.reads += 1
             self.merge()
 
-    def newly_asked(self) -> bool:
-        """Whether somebody has asked for weights since the last call, and may have kept them: a few times a task."""
-        asked, self._asked = self._asked and self._answers < FEW, False
-        self._answers += asked
-        return asked
+    def newly_held(self) -> bool:
+        """Whether there are more references to a parameter than at the last call: somebody may have kept it."""
+        before = self._references
+        self._references = [sys.getrefcount(p) + weakref.getweakrefcount(p) for p in self.parameters]
+        risen = any(now > then for now, then in zip(self._references, before, strict=True))
+        self._looks += risen  # finding out who it is takes its time
+        return risen
 
     @property
     def often_read(self) -> bool:
-        """Whether the weights are read so often that merging them costs more than projecting every step."""
-        return self.reads >= FEW and 4 * self.reads > self._steps
+        """Whether the weights are read, or held, so often that this costs more than projecting every step."""
+        often = self.reads + self._looks
+        return often >= FEW and 4 * often > self._steps
 
     def release_momentum(self, buffers: Sequence[Tensor]) -> None:
         """Turn the optimizer's momentum buffers into projected ones and restart alpha's momentum from there."""
