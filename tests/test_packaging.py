@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import os
+import re
 import subprocess
 import sys
 import tarfile
@@ -10,6 +12,11 @@ import zipfile
 from pathlib import Path
 
 import pytest
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 ROOT = Path(__file__).parents[1]
 pytestmark = pytest.mark.slow
@@ -67,3 +74,38 @@ def test_the_wheel_runs_outside_of_the_source_tree(built, tmp_path):
     )
     assert where.stdout.strip().startswith(str(site))
     assert (tmp_path / "page.html").stat().st_size > 50_000
+
+
+def _imported(path: Path, everywhere: bool) -> set[str]:
+    """Packages that a file imports: when it is imported itself, or `everywhere`, in its functions too."""
+    found: set[str] = set()
+    waiting: list[ast.AST] = [ast.parse(path.read_text())]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.Import):
+            found |= {name.name.partition(".")[0] for name in node.names}
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            found.add((node.module or "").partition(".")[0])
+        only_types = isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+        if not only_types and (everywhere or not isinstance(node, ast.FunctionDef)):
+            waiting += ast.iter_child_nodes(node)
+    return found - set(sys.stdlib_module_names) - {"orthocl"}
+
+
+def _declared(*extras: str) -> set[str]:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    asked = [
+        *project["dependencies"],
+        *(name for e in extras for name in project["optional-dependencies"][e]),
+    ]
+    names = {re.split(r"[^\w-]", name)[0].replace("-", "_") for name in asked}
+    return names | {"PIL" for name in names if name == "pillow"} | {"mlflow" for n in names if "mlflow" in n}
+
+
+def test_what_is_imported_is_installed_with_the_package():
+    """A plain installation can import every module but the callbacks for other people's trainers."""
+    for path in (ROOT / "src").rglob("*.py"):
+        trainers = ["integrations"] if "integrations" in path.parts else []
+        assert _imported(path, everywhere=False) <= _declared(*trainers), path
+        extras = ("ray", "slurm", "parquet", "integrations", "track")
+        assert _imported(path, everywhere=True) <= _declared(*extras), path

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
-
 import torch
 from torch import Tensor
 
@@ -12,8 +10,8 @@ class SymmetricMatrix:
     """A symmetric matrix for products with vectors.
 
     A product is limited by how fast the matrix can be read. So on the CPU only its lower triangle is kept, row
-    after row, and read once (BLAS `spmv` of SciPy); without SciPy, on other devices, and in other types than float32
-    and float64 it is kept whole.
+    after row, and read once (BLAS `spmv` of SciPy); on other devices, and in other types than float32 and float64, it
+    is kept whole.
 
     >>> matrix = torch.tensor([[2.0, 1.0], [1.0, 3.0]])
     >>> SymmetricMatrix(matrix) @ torch.tensor([1.0, 1.0])
@@ -23,8 +21,7 @@ class SymmetricMatrix:
     def __init__(self, matrix: Tensor):
         self.size, self.dtype = len(matrix), matrix.dtype
         self.vector, self._result = matrix.new_zeros(self.size), matrix.new_zeros(self.size)
-        plain = matrix.device.type == "cpu" and self.dtype in (torch.float32, torch.float64)
-        self._packed = plain and find_spec("scipy") is not None
+        self._packed = matrix.device.type == "cpu" and self.dtype in (torch.float32, torch.float64)
         if not self._packed:
             self._stored = matrix.clone()
             return
