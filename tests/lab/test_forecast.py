@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import warnings
 from dataclasses import replace
 
 import pytest
@@ -125,3 +126,15 @@ def test_the_stopwatch_times_every_step_of_the_latest_task_but_its_first(tiny, m
     assert watch.rest(step=1.0) == 0.0
     assert watch.rest(step=0.5) == 2.0
     assert (watch.samples, watch.tested) == (40, 10)
+
+
+def test_the_timed_steps_warn_of_nothing(store, tiny, monkeypatch, recwarn):
+    """A few steps of two tasks say nothing of the run itself."""
+
+    def warning(*arguments):
+        warnings.warn("remembered outputs have changed", stacklevel=1)
+        return build_learner(*arguments)
+
+    monkeypatch.setitem(Stopwatch.__init__.__globals__, "build_learner", warning)
+    (found,) = forecast([tiny("si")], store)
+    assert (found.basis, len(recwarn)) == ("probe", 0)

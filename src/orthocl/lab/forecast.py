@@ -7,6 +7,7 @@ are timed by the clock of the process: what other programs do meanwhile is not c
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -285,7 +286,8 @@ def _timed_training(settings: RunSettings, stream: Stream, steps: int) -> Stopwa
     """Train a new network for a few steps of each of the first two tasks, with one thread."""
     size = own_batch_size(settings) or settings.train.batch_size
     excerpt = Excerpt.of(stream, tasks=2, train=steps * size, test=TEST_SAMPLES)
-    with torch.random.fork_rng(devices=[]), threads(1):
+    with torch.random.fork_rng(devices=[]), threads(1), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what these few steps warn of need not be true of the run
         learner = build_learner(settings, excerpt)
         watch = Stopwatch()
         once = replace(settings.train, epochs=1, evaluate_every=None)
