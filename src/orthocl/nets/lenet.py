@@ -12,6 +12,8 @@ from orthocl.errors import SettingsError
 class LeNet(nn.Sequential):
     """Two 5x5 convolutions with BatchNorm, ReLU and max-pooling, then one hidden linear layer.
 
+    The maximum is taken before the ReLU, which changes nothing but the time: max(0, .) keeps the order.
+
     Without `outputs` it is a trunk for `MultiHead`. The paper says 200 hidden units, the authors' scripts 100.
 
     >>> LeNet((3, 32, 32), hidden=200).features
@@ -35,12 +37,12 @@ class LeNet(nn.Sequential):
         layers: list[nn.Module] = [
             nn.Conv2d(input_shape[0], first, 5, padding=2),
             nn.BatchNorm2d(first),
-            nn.ReLU(),
             nn.MaxPool2d(2),
+            nn.ReLU(),
             nn.Conv2d(first, second, 5, padding=2),
             nn.BatchNorm2d(second),
-            nn.ReLU(),
             nn.MaxPool2d(2),
+            nn.ReLU(),
             nn.Flatten(),
             nn.Linear(second * height * width, hidden),
             nn.ReLU(),
