@@ -62,3 +62,23 @@ def test_projection_resolves_as_much_as_is_asked(allowed, monkeypatch):
     assert float(seen.square().sum()) == pytest.approx(kept)
     more = spectrum(given, 0.0)  # nothing may be left: all directions, exactly
     assert (more.values.shape[1], more.unresolved) == (60, 0.0)
+
+
+def test_single_precision_serves_where_much_may_be_left_out():
+    """Directions are orthonormal, and the energy that they are said to hold is what they hold."""
+    exact = rows(90, 40)
+    found = spectrum(exact.float(), 1e-2)
+    assert found.vectors.dtype == torch.float32
+    same = found.vectors.mT @ found.vectors - torch.eye(40)
+    assert float(same.abs().max()) < 1e-5
+    held = (exact @ found.vectors.double()).square().sum(1)
+    torch.testing.assert_close(found.values, held, rtol=0, atol=1e-5)
+    _, values, _ = torch.linalg.svd(exact)
+    torch.testing.assert_close(found.values, values.square(), rtol=0, atol=1e-5)
+
+
+def test_small_directions_are_found_where_nothing_may_be_left_out():
+    """Values far below the rounding of the Gram matrix in single precision."""
+    found = spectrum(rows(90, 40).float(), 0.0)
+    expected = (0.8 ** torch.arange(40, dtype=torch.float64)).square()
+    torch.testing.assert_close(found.values[0], expected, rtol=1e-2, atol=0)

@@ -119,13 +119,14 @@ def compress(
         if tight == rules.energy:
             layers = _worth_it(layers, rules, scale, known, logits)
         errors = _cut(layers, scale, rules, 1 - tight)
-        if not len(errors) or float(errors.max()) <= 1 - rules.worst:
+        if _kept_enough(errors, scale, rules):
             break
         tight = 1 - (1 - tight) / TIGHTER**2
     else:
+        mean, worst = _left_out(errors, scale)
         warnings.warn(
-            f"a tangent keeps only {1 - float(errors.max()):.4f} of its energy, below the {rules.worst:g} asked "
-            "for: raise `energy`, or keep all of it with energy=1.0",
+            f"tangents keep {1 - mean:.4f} of their energy on average and {1 - worst:.4f} at worst, less than the "
+            f"{rules.energy:g} and {rules.worst:g} asked for: raise `energy`, or keep all of it with energy=1.0",
             stacklevel=2,
         )
     kept = {layer.found.names: layer for layer in layers}
@@ -145,8 +146,8 @@ def _may_compress(names: tuple[str, ...], known: Mapping[tuple[str, ...], Block]
 
 
 def _prepare(layers: Sequence[_Layer], scale: Tensor, left_out: float) -> None:
-    """Leading directions of both sides of every layer, beyond the known bases."""
-    budget = left_out * max(1, int((scale > 0).sum())) / (8 * 2 * max(1, len(layers)))
+    """Leading directions of both sides of every layer, beyond the known bases; half of the bound may stay out."""
+    budget = left_out * max(1, int((scale > 0).sum())) / (2 * 2 * max(1, len(layers)))
     for layer in layers:
         pieces = list(_rows(layer.found, scale, layer.old()))
         inputs, outputs = (torch.cat([piece[side] for piece in pieces], 1) for side in (0, 1))
@@ -228,12 +229,21 @@ def _cut(layers: Sequence[_Layer], scale: Tensor, rules: Compression, left_out: 
         _level(layers, scale, left_out * factor)
         errors = sum((_errors(layer) for layer in layers), torch.zeros_like(scale)) * scale
         best = errors
-        mean = float(errors.sum()) / max(1, int((scale > 0).sum()))
-        worst = float(errors.max()) if len(errors) else 0.0
-        if mean <= 1 - rules.energy and worst <= 1 - rules.worst:
+        if _kept_enough(errors, scale, rules):
             break
         factor /= 2
     return best
+
+
+def _left_out(errors: Tensor, scale: Tensor) -> tuple[float, float]:
+    """Squared errors on average over the tangents that are not zero, and the largest."""
+    mean = float(errors.sum()) / max(1, int((scale > 0).sum()))
+    return mean, float(errors.max()) if len(errors) else 0.0
+
+
+def _kept_enough(errors: Tensor, scale: Tensor, rules: Compression) -> bool:
+    mean, worst = _left_out(errors, scale)
+    return mean <= 1 - rules.energy and worst <= 1 - rules.worst
 
 
 def _cores(layer: _Layer) -> Tensor:

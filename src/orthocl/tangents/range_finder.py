@@ -11,8 +11,10 @@ import torch
 from torch import Tensor
 
 # Up to this many rows or columns the Gram matrix is decomposed; beyond it random projection begins.
-EXACT = 512
+EXACT = 1024
 FIRST_GUESS = 128
+# Single precision where at least this share of the energy may stay unresolved anyway.
+COARSE = 1e-4
 
 
 @dataclass(frozen=True)
@@ -45,16 +47,17 @@ def spectrum(rows: Tensor, unresolved: float) -> Spectrum:
         if found.unresolved <= unresolved:
             return found
         guess *= 2
-    return _exact(rows)
+    return _exact(rows, coarse=unresolved >= COARSE * _energy(rows))
 
 
-def _exact(rows: Tensor) -> Spectrum:
-    """From the smaller Gram matrix, in float64: the smallest directions that count are far below float32's rounding."""
+def _exact(rows: Tensor, coarse: bool) -> Spectrum:
+    """From the smaller Gram matrix, in float64 where directions that count are below float32's rounding."""
     _, count, width = rows.shape
-    accurate = rows.double()
     if width <= count:
+        accurate = rows if coarse else rows.double()
         values, vectors = torch.linalg.eigh(accurate.mT @ accurate)
-        return _sorted(values, vectors.to(rows.dtype))
+        return _sorted(values.double(), vectors.to(rows.dtype))
+    accurate = rows.double()  # always: the directions are divided by their lengths
     values, combinations = torch.linalg.eigh(accurate @ accurate.mT)
     alive = values > values[:, -1:] * torch.finfo(torch.float64).eps * count
     lengths = torch.where(alive, values.clamp(min=0), 1.0).sqrt()
