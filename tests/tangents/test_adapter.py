@@ -344,6 +344,25 @@ def test_gradients_that_bypass_the_adapter_are_noticed(make_problem, misuse):
     adapter.remove()
 
 
+@pytest.mark.parametrize("scale", [1e-6, 1.0, 1e6])
+def test_foreign_gradients_are_told_from_rounding_in_any_units(make_problem, scale):
+    """A hundredth more gradient than the layers gave is noticed, nothing else is, however large the loss."""
+    problem = make_problem("mlp")
+    adapter = Adapter(problem.model, fill(problem), problem.parameters, batch_size=1)
+    x, y = next(batches(problem, 1))
+    for share in (0.0, 1e-9, 1e-2):
+        problem.model.zero_grad()
+        (scale * functional.cross_entropy(problem.model(x), y)).backward()
+        for parameter in problem.parameters.values():
+            parameter.grad += share * parameter.grad
+        if share < 1e-3:
+            adapter.step(1e-9 / scale)
+        else:
+            with pytest.raises(TrainingError, match="gradients"):
+                adapter.step(1e-9 / scale)
+    adapter.remove()
+
+
 @pytest.mark.parametrize("variant", ["gtl", "all"])
 def test_gradients_of_a_skipped_batch_do_not_count(make_problem, variant):
     problem = make_problem("mlp")

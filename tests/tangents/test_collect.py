@@ -116,6 +116,33 @@ def test_bfloat16_factors_are_the_tangents(problem):
     assert 1e-5 < (rows - exact.dense()).norm() / exact.dense().norm() < 2e-2
 
 
+class Centred(nn.Module):
+    """Adds a shift and takes it away again: its gradient is zero up to rounding."""
+
+    def __init__(self, scale: float):
+        super().__init__()
+        self.inner, self.shift, self.last = nn.Linear(6, 6), nn.Linear(6, 1), nn.Linear(6, 3)
+        self.scale = scale
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        inner = self.inner(x) + self.shift(x)
+        return self.scale * self.last(inner - inner.mean(1, keepdim=True))
+
+
+@pytest.mark.parametrize("scale", [1e-6, 1.0, 1e6])
+def test_rounding_is_told_from_disagreement_in_any_units(scale):
+    torch.manual_seed(0)
+    model, x = Centred(scale).double(), torch.randn(9, 6, dtype=torch.float64)
+    y = torch.arange(9) % 3
+    tangents = collect(model, x, y, parameters=dict(model.named_parameters()))
+    rows = [
+        torch.cat([part.flatten() for part in torch.autograd.grad(model(x)[row, y[row]], model.parameters())])
+        for row in range(9)
+    ]
+    torch.testing.assert_close(tangents.dense(), torch.stack(rows), rtol=1e-10, atol=1e-12 * scale)
+    assert {block.kind for block in tangents.blocks} == {"factored"}
+
+
 def test_sequence_first_layout_is_not_taken_for_samples():
     # Attention with the sequence first: the layers' leading dimension is not the sample.
     class SequenceFirst(nn.Module):

@@ -127,3 +127,21 @@ def test_draws_of_tasks_that_share_images_are_disjoint():
     shared = regression_tasks(stream, samples=3000, disjoint=False)
     assert len(torch.unique(torch.cat([task.source for task in shared]), dim=0)) == 3000
     assert torch.equal(shared[0].targets, shared[2].targets)
+
+
+@pytest.mark.parametrize("scale", [1e-4, 1.0, 1e4])
+def test_dissimilarity_of_tasks_in_any_units(scale):
+    """f = W x has the kernel x x^T for every output: S / n = r^T (K + ridge)^-1 r / n by a plain solve."""
+    stream = make_stream(tasks=1)
+    x, y = stream[0].train.samples()
+    (task,) = from_arrays([(scale * x, y, x, y)])
+    model = nn.Linear(5, 3, bias=False).double()
+    nn.init.zeros_(model.weight)
+    before = {"weight": model.weight.detach().clone()}
+    ridge = 0.5 * scale**2
+    (found,) = bridge(model, [before, before], [task], fit=Regularised(ridge), samples=12).tasks
+    inputs, labels = task.train.samples()
+    residual = nn.functional.one_hot(labels, 3).double()
+    kernel = inputs.double() @ inputs.double().T
+    solved = torch.linalg.solve(kernel + ridge * torch.eye(12, dtype=torch.float64), residual)
+    assert found.dissimilarity == pytest.approx(float((residual * solved).sum()) / 12, rel=1e-6)
