@@ -31,11 +31,11 @@ def tasks(count, samples, features, seed=0, columns=None, fitted=False):
 
 @pytest.mark.parametrize(("samples", "fitted"), [(2, False), (3, True)])
 @pytest.mark.parametrize("columns", [None, 2])
-@pytest.mark.parametrize("scale", [1.0, 1e-4])
-def test_the_programme_over_subsets_finds_the_best_of_all_orders(samples, fitted, columns, scale):
+@pytest.mark.parametrize(("scale", "initial"), [(1.0, 0.0), (1e-4, 0.0), (1.0, 2.0)])
+def test_the_programme_over_subsets_finds_the_best_of_all_orders(samples, fitted, columns, scale, initial):
     """Four tasks in nine dimensions: independent points, and points of which some depend on others but fit."""
-    given = [(scale * x, y) for x, y in tasks(4, samples, 9, columns=columns, fitted=fitted)]
-    curriculum = Curriculum(linear, given)
+    given = [(scale * x, y + initial) for x, y in tasks(4, samples, 9, columns=columns, fitted=fitted)]
+    curriculum = Curriculum(linear, given, initial=initial)
     assert curriculum.realisable()
     every = {order: curriculum.complexity(order) for order in itertools.permutations(range(1, 5))}
     seen = []
