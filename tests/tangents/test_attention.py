@@ -5,7 +5,23 @@ from __future__ import annotations
 import pytest
 import torch
 
-from orthocl.tangents.attention import _same
+from orthocl.tangents.attention import _same, watch_projections
+
+
+@pytest.mark.parametrize("itself", [True, False])
+@pytest.mark.parametrize(("width", "heads"), [(6, 1), (6, 2), (8, 2), (16, 1)])
+def test_heads_of_any_width_are_computed_again(width, heads, itself):
+    """What the layer gives by itself is found again, so its projections are reported."""
+    torch.manual_seed(0)
+    module = torch.nn.MultiheadAttention(width, heads, batch_first=True).double().eval()
+    query, other = torch.randn(2, 3, 4, width, dtype=torch.float64)
+    key = query if itself else other
+    expected = module(query, key, key)[0]
+    uses = []
+    end = watch_projections(module, uses.append)
+    torch.testing.assert_close(module(query, key, key)[0], expected)
+    end()
+    assert len(uses) == (1 if itself else 3)
 
 
 @pytest.mark.parametrize("scale", [1e-6, 1.0, 1e6])

@@ -216,6 +216,19 @@ def test_a_layer_outside_the_forward_pass_has_zero_rows_in_no_memory(make_proble
     assert tangents.dense().shape == (7, sum(p.numel() for p in parameters.values()))
 
 
+def test_silent_layers_that_share_a_weight_are_one(make_problem):
+    problem = make_problem("mlp")
+    model = nn.Module()
+    model.used, model.one, model.two = problem.model, nn.Linear(6, 5).double(), nn.Linear(6, 5).double()
+    model.two.weight = model.one.weight
+    model.forward = problem.model.forward  # type: ignore[method-assign]
+    parameters = dict(model.named_parameters())
+    tangents = collect(model, problem.x, problem.y, parameters=parameters)
+    assert sorted(name for block in tangents.blocks for name in block.names) == sorted(parameters)
+    expected = torch.cat([problem.jacobian(), torch.zeros(7, 30 + 5 + 5, dtype=torch.float64)], 1)
+    torch.testing.assert_close(tangents.dense(), expected)
+
+
 @st.composite
 def networks(draw):
     """A stack of layers with random shapes, whether the bias or the weight is protected, and its input."""

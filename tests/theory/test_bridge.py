@@ -138,10 +138,12 @@ def test_dissimilarity_of_tasks_in_any_units(scale):
     model = nn.Linear(5, 3, bias=False).double()
     nn.init.zeros_(model.weight)
     before = {"weight": model.weight.detach().clone()}
-    ridge = 0.5 * scale**2
+    ridge = 10 * scale**2
     (found,) = bridge(model, [before, before], [task], fit=Regularised(ridge), samples=12).tasks
     inputs, labels = task.train.samples()
     residual = nn.functional.one_hot(labels, 3).double()
     kernel = inputs.double() @ inputs.double().T
     solved = torch.linalg.solve(kernel + ridge * torch.eye(12, dtype=torch.float64), residual)
     assert found.dissimilarity == pytest.approx(float((residual * solved).sum()) / 12, rel=1e-6)
+    largest = float(torch.linalg.eigvalsh(kernel)[-1])
+    assert found.learning_rate == pytest.approx(1 / (largest + ridge), rel=0.02)
