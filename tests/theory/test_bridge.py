@@ -135,13 +135,13 @@ def test_dissimilarity_of_tasks_in_any_units(scale):
     stream = make_stream(tasks=1)
     x, y = stream[0].train.samples()
     (task,) = from_arrays([(scale * x, y, x, y)])
+    weight = torch.arange(15.0, dtype=torch.float64).reshape(3, 5).cos() / scale
     model = nn.Linear(5, 3, bias=False).double()
-    nn.init.zeros_(model.weight)
-    before = {"weight": model.weight.detach().clone()}
+    before = {"weight": weight}
     ridge = 10 * scale**2
     (found,) = bridge(model, [before, before], [task], fit=Regularised(ridge), samples=12).tasks
     inputs, labels = task.train.samples()
-    residual = nn.functional.one_hot(labels, 3).double()
+    residual = nn.functional.one_hot(labels, 3).double() - inputs.double() @ weight.T
     kernel = inputs.double() @ inputs.double().T
     solved = torch.linalg.solve(kernel + ridge * torch.eye(12, dtype=torch.float64), residual)
     assert found.dissimilarity == pytest.approx(float((residual * solved).sum()) / 12, rel=1e-6)

@@ -45,7 +45,9 @@ def test_each_form_has_its_share_of_delta():
             held_out=held if bound.form == "hold-out" else None,
         )
         assert bound.value == pytest.approx(alone.value, rel=1e-12)
-        twice = 2 if bound.form == "pac-bayes" else 1  # a draw is wrong at least half the time where f is wrong
+        twice = (
+            2 if bound.form == "pac-bayes" else 1
+        )  # a draw is wrong at least half the time where f is wrong
         assert bound.deterministic == pytest.approx(twice * sum(bound.terms.values()))
 
 

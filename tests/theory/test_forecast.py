@@ -212,7 +212,9 @@ def test_forgetting_vector_and_principal_angles():
     assert (found - one @ weights).abs().max() < 1e-10
     q1, q2 = torch.linalg.qr(one.T)[0], torch.linalg.qr(two.T)[0]
     expected = torch.linalg.svdvals(q1.T @ q2)
-    assert (principal_cosines(one @ one.T, one @ two.T, two @ two.T) - expected).abs().max() < 1e-9
+    for unit in (1e-8, 1.0, 1e8):  # angles have none
+        grams = unit**2 * (one @ one.T), unit * (one @ two.T), two @ two.T
+        assert (principal_cosines(*grams) - expected).abs().max() < 1e-9
     with pytest.raises(SettingsError, match="energy"):
         principal_cosines(one @ one.T, one @ two.T, two @ two.T, energy=0.0)
 

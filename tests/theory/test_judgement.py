@@ -12,7 +12,7 @@ from orthocl.theory.judgement import Pair, judge
 @pytest.mark.parametrize("quantity", ["change", "drop"])
 @pytest.mark.parametrize("sign", [1.0, -1.0])
 def test_lag_and_later_tasks_against_scipy(quantity, sign):
-    """What was measured grows (or falls) with the lag, up to noise: rank correlations by SciPy, a t-interval by hand."""
+    """What was measured grows (or falls) with the lag, up to noise: correlations by SciPy, a t-interval by hand."""
     generator = np.random.default_rng(1)
     seeds, expected = [], {"lag": [], "later": []}
     for _ in range(4):
