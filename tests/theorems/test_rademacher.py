@@ -40,7 +40,7 @@ def test_estimate_agrees_with_a_supremum_taken_explicitly(problem):
 
 @pytest.mark.parametrize("columns", [1, 3])
 def test_bounds_of_one_point_by_hand(columns):
-    """x = 2, y = 3 for every output, ridge 1: S = 9 c / 5, and the length of sum_i e_i x_i is 2 sqrt(c) for all signs."""
+    """x = 2, y = 3 for every output, ridge 1: S = 9 c / 5, and the length of sum_i e_i x_i is always 2 sqrt(c)."""
     x, y = torch.tensor([[2.0]]).double(), torch.full((1, columns), 3.0).double()
     solution = solve_stream(linear, [(x, y)], ridge=1.0)
     expected = math.sqrt(9 * columns / 5) * 2 * math.sqrt(columns)
