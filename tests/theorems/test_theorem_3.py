@@ -24,7 +24,7 @@ from orthocl.theory import (
 from orthocl.theory.generalisation import mean_upper_bound
 from orthocl.theory.hold_out import clopper_pearson, count_errors
 from orthocl.theory.pac_bayes import gibbs_bound
-from orthocl.theory.printed_inequalities import PrintedCheck
+from orthocl.theory.printed_inequalities import PrintedCheck, printed_checks
 
 DELTA = 0.05
 
@@ -301,6 +301,9 @@ def test_several_outputs_by_hand():
     assert terms["complexity"] == pytest.approx(2 * math.sqrt(2) * 2 * j * 0.25 * math.sqrt(trace) / 9)
     errors = (solution.predict(x) - y).square().sum(1)
     assert terms["empirical"] == pytest.approx(float(errors.clamp(max=1).mean()), rel=1e-9)
+    settings = BoundSettings(unit_radius=0.25)  # of the first task both forms are one
+    ball = generalisation_bound(solution, task=1, form="one-ball", settings=settings).terms
+    assert ball == pytest.approx(terms, rel=1e-9)
 
 
 def test_looser_options_never_give_less(problem):
@@ -431,6 +434,15 @@ def test_the_printed_form_of_the_last_task_has_nothing_forgotten(problem):
     solution = problem.solve(rule="sgd")
     assert "forgetting" not in generalisation_bound(solution, task=4, form="printed").terms
     assert "forgetting" in generalisation_bound(solution, task=3, form="printed").terms
+
+
+@pytest.mark.parametrize("rule", ["sgd", "ogd"])
+def test_the_left_sides_of_printed_inequalities(problem, rule):
+    solution, reference = problem.solve(rule=rule), problem.reference(rule)
+    norm, loss, _ = printed_checks(solution, 2)
+    moved = reference.weights[2] - reference.weights[1]
+    assert norm.actual == pytest.approx(float(moved.square().sum()), rel=1e-6)
+    assert loss.label == f"lem:{rule}-train-gen-bounds"
 
 
 def test_a_printed_inequality_holds_up_to_rounding_only():

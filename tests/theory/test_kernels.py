@@ -93,6 +93,7 @@ def test_positive_matrices_pass_and_others_do_not_in_any_units(scale, most):
     root = torch.randn(8, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     singular = scale * root @ root.T
     check_positive(singular, most)  # rank 3 of 8: zero up to rounding is no negative eigenvalue
+    check_positive(scale * torch.diag(torch.tensor([1.0, 0.0, 2.0])), most)  # an input of zero, say
     check_positive(torch.zeros(4, 4), most)
     check_positive(torch.zeros(0, 0), most)
     bent = singular - 0.1 * scale * torch.ones(8, 8, dtype=torch.float64) * float(root.square().sum(1).max())
