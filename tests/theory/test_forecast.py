@@ -235,8 +235,10 @@ def test_overlap_and_drift():
     drift = tangent_drift(model, states, list(stream), samples=5)
     assert (drift.cosine.triu().nan_to_num(1.0)[drift.cosine.triu() != 0] - 1).abs().max() < 1e-9
     assert drift.cosine[2, 0].isnan()
+    before = {name: value.clone() for name, value in states[3].items()}
     states[3] = {name: -2 * value for name, value in states[3].items()}
     assert float(tangent_drift(model, states, list(stream), samples=5).cosine[0, 2]) < 0.9
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 
 
 def test_judgement_by_hand():

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 from scipy import stats
 
-from orthocl.theory.judgement import Pair, judge
+from orthocl.theory.judgement import Pair, judge, rank_correlation
 
 
 @pytest.mark.parametrize("quantity", ["change", "drop"])
@@ -36,3 +38,10 @@ def test_lag_and_later_tasks_against_scipy(quantity, sign):
             (better.mean(), better.mean() - half, better.mean() + half)
         )
         assert own.seeds == 4
+
+
+def test_what_does_not_vary_has_no_rank_correlation():
+    rising, constant = np.array([1.0, 2.0, 2.0]), np.array([5.0, 5.0, 5.0])
+    assert rank_correlation(rising, -rising) == -1
+    for one, other in ((rising, constant), (constant, rising), (rising[:2], rising[:2])):
+        assert math.isnan(rank_correlation(one, other))
