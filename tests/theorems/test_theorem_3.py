@@ -23,6 +23,7 @@ from orthocl.theory import (
 )
 from orthocl.theory.generalisation import mean_upper_bound
 from orthocl.theory.hold_out import clopper_pearson, count_errors
+from orthocl.theory.losses import LOSSES
 from orthocl.theory.pac_bayes import gibbs_bound
 from orthocl.theory.printed_inequalities import PrintedCheck, printed_checks
 
@@ -304,6 +305,15 @@ def test_several_outputs_by_hand():
     settings = BoundSettings(unit_radius=0.25)  # of the first task both forms are one
     ball = generalisation_bound(solution, task=1, form="one-ball", settings=settings).terms
     assert ball == pytest.approx(terms, rel=1e-9)
+
+
+def test_losses_have_names(problem):
+    solution = problem.solve(rule="ogd")
+    for name, loss in LOSSES.items():
+        by_name = generalisation_bound(solution, task=2, loss=name)
+        assert by_name.terms == generalisation_bound(solution, task=2, loss=loss).terms
+    with pytest.raises(SettingsError, match="hinge"):
+        generalisation_bound(solution, task=2, loss="hinge")
 
 
 def test_looser_options_never_give_less(problem):

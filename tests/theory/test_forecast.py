@@ -219,6 +219,14 @@ def test_forgetting_vector_and_principal_angles():
         principal_cosines(one @ one.T, one @ two.T, two @ two.T, energy=0.0)
 
 
+@pytest.mark.parametrize(("energy", "shared"), [(1.0, 1.0), (0.95, 1.0), (0.9, 0.0), (0.5, 0.0)])
+def test_directions_of_little_energy_are_left_out(energy, shared):
+    """Rows (3, 0) and (0, 1) have nine tenths of their squared length along the first axis; the other is (0, 5)."""
+    one, two = torch.diag(torch.tensor([3.0, 1.0])), torch.tensor([[0.0, 5.0]])
+    found = principal_cosines(one @ one.T, one @ two.T, two @ two.T, energy)
+    assert float(found.max()) == pytest.approx(shared)
+
+
 def test_overlap_and_drift():
     stream = make_stream(tasks=3)
     model = make_net("mlp", stream.input_shape, stream.heads, {"hidden": [16]}).double()
