@@ -27,6 +27,20 @@ def test_heads_of_any_width_are_computed_again(width, heads, itself, mask):
     assert len(uses) == (1 if itself else 3)
 
 
+@pytest.mark.parametrize("settings", [{}, {"average_attn_weights": False}, {"need_weights": False}])
+def test_the_weights_of_the_heads_are_returned_as_asked_for(settings):
+    torch.manual_seed(0)
+    module = torch.nn.MultiheadAttention(6, 2, batch_first=True).double().eval()
+    x = torch.randn(3, 4, 6, dtype=torch.float64)
+    expected = module(x, x, x, **settings)[1]
+    end = watch_projections(module, lambda use: None)
+    found = module(x, x, x, **settings)[1]
+    end()
+    assert (found is None) == (expected is None)
+    if expected is not None:
+        torch.testing.assert_close(found, expected)
+
+
 @pytest.mark.parametrize("scale", [1e-6, 1.0, 1e6])
 def test_agreement_is_relative(scale):
     expected = scale * torch.randn(4, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)

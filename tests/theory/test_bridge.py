@@ -140,6 +140,7 @@ def test_dissimilarity_of_tasks_in_any_units(scale):
     before = {"weight": weight}
     ridge = 10 * scale**2
     (found,) = bridge(model, [before, before], [task], fit=Regularised(ridge), samples=12).tasks
+    assert model.training  # as it was
     inputs, labels = task.train.samples()
     residual = nn.functional.one_hot(labels, 3).double() - inputs.double() @ weight.T
     kernel = inputs.double() @ inputs.double().T

@@ -61,6 +61,11 @@ def test_the_smallest_direction_is_a_share_of_the_longest_tangent(unit):
     assert [step.smallest for step in steps] == pytest.approx([1 / 3, 1.5 / 3])
 
 
+def test_a_negative_ridge_is_refused():
+    with pytest.raises(SettingsError, match="ridge of zero or more"):
+        solve_in_feature_space(EmpiricalNTK(nn.Linear(6, 1, bias=False)), make_tasks(0.1)[0], ridge=-1.0)
+
+
 def test_the_kernel_form_reports_what_it_lost():
     tasks, probes = make_tasks(1e-7)
     kernel = EmpiricalNTK(nn.Linear(6, 1, bias=False).double())
