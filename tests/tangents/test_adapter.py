@@ -251,6 +251,42 @@ def test_checkpoint_in_the_middle_of_a_task(make_problem):
     assert torch.equal(run(saved, 10, 20)[1], expected)  # bit by bit, as if never interrupted
 
 
+def test_what_leaked_is_taken_back_when_the_adapter_is_merged(make_problem):
+    """Somebody moves the weights along protected gradients, after a step of the adapter's own."""
+    problem = make_problem("mlp")
+    truth, start = problem.jacobian(), vector(problem.parameters.values())
+    adapter = Adapter(problem.model, fill(problem), problem.parameters, batch_size=1)
+    optimizer = torch.optim.SGD(problem.model.parameters(), lr=0.02)
+    x, y = next(batches(problem, 1))
+    functional.cross_entropy(problem.model(x), y).backward()
+    optimizer.step()
+    adapter.step(0.02)
+    leaked = 1e-3 * truth.sum(0)
+    with torch.no_grad():
+        for p, part in zip(
+            problem.parameters.values(),
+            leaked.split([p.numel() for p in problem.parameters.values()]),
+            strict=True,
+        ):
+            p += part.view_as(p)
+    adapter.merge()
+    moved = vector(problem.parameters.values()) - start
+    assert moved.norm() > 1e-4
+    assert torch.linalg.vector_norm(truth @ moved) < 1e-9 * torch.linalg.vector_norm(truth @ leaked)
+    adapter.remove()
+
+
+def test_momentum_takes_as_many_bytes_as_alpha(make_problem):
+    problem = make_problem("mlp")
+    adapter = Adapter(problem.model, fill(problem), problem.parameters, batch_size=1)
+    before = adapter.nbytes
+    adapter.velocity = torch.zeros_like(adapter.alpha)
+    assert adapter.nbytes - before == 8 * len(adapter.alpha) == 8 * len(problem.x)
+    kept = sum(p.numel() for p in problem.parameters.values())  # weights to measure from, in float64
+    assert before >= 8 * (kept + 2 * len(problem.x))
+    adapter.remove()
+
+
 def test_released_momentum_is_the_projected_one(make_problem, reject_dense):
     problem = make_problem("mlp")
     subspace = fill(problem)
