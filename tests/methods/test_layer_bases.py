@@ -21,3 +21,15 @@ def test_the_basis_holds_the_share_and_little_more():
         assert float((rows[0] @ basis).square().sum()) >= share * total * (1 - 1e-9)
         least = int((values.cumsum(0) < share * total).sum()) + 1
         assert least <= basis.shape[1] <= 1.3 * least + 2
+
+
+def test_what_the_new_directions_hold_is_returned():
+    """Rows along the first two axes, then along the first three: 9 + 1, then only what is new, 4."""
+    bases = LayerBases()
+    axes = torch.eye(4, dtype=torch.float64)
+    first = bases.grow(("weight", "bias"), torch.stack([3 * axes[0], axes[1]])[None], 1.0)
+    assert first.tolist() == [[9.0, 1.0]]
+    second = bases.grow(("weight", "bias"), torch.stack([5 * axes[0], 2 * axes[2]])[None], 1.0)
+    assert second.tolist() == [[4.0]]
+    assert bases.directions == 3
+    assert bases.biases == {"weight": "bias"}

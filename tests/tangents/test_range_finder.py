@@ -62,3 +62,17 @@ def test_projection_resolves_as_much_as_is_asked(allowed, monkeypatch):
     assert float(seen.square().sum()) == pytest.approx(kept)
     more = spectrum(given, 0.0)  # nothing may be left: all directions, exactly
     assert (more.values.shape[1], more.unresolved) == (60, 0.0)
+
+
+def test_directions_that_are_rounding_hold_nothing():
+    """Rank 2 of 40 rows, from the smaller Gram matrix: two directions, orthonormal, and zeros."""
+    generator = torch.Generator().manual_seed(0)
+    left = torch.randn(40, 2, generator=generator, dtype=torch.float64)
+    right = torch.randn(2, 70, generator=generator, dtype=torch.float64)
+    rows = left @ right
+    found = spectrum(rows[None], 0.0)
+    expected = torch.linalg.svdvals(rows)[:2].square()
+    torch.testing.assert_close(found.values[0, :2], expected)
+    assert float(found.values[0, 2:].abs().max()) == 0
+    leading = found.vectors[0, :, :2]
+    torch.testing.assert_close(leading.T @ leading, torch.eye(2, dtype=torch.float64))
