@@ -91,6 +91,25 @@ def test_neighbours_by_hand():
     assert curriculum.complexity_terms([2, 3, 1]) == pytest.approx([1, 4, 3])
 
 
+def test_neighbours_of_five_targets_by_hand():
+    """At one input S is the squared distance of the targets: from 1 the nearest next one, or the farthest."""
+    point = torch.ones(1, 1, dtype=torch.float64)
+    targets = (7.0, 1.0, 4.0, 12.0, 2.5)
+    curriculum = Curriculum(linear, [(point, torch.tensor([y])) for y in targets], rule="sgd")
+    assert curriculum.neighbours_order().tasks == (2, 5, 3, 1, 4)
+    assert curriculum.neighbours_order(similar=False).tasks == (2, 4, 5, 1, 3)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_tasks_of_different_sizes_are_ordered_by_their_share(seed):
+    """1 to 4 samples: each term is divided by its own number of samples."""
+    given = [tasks(1, samples, 12, seed=10 * seed + samples)[0] for samples in (1, 2, 3, 4)]
+    curriculum = Curriculum(linear, given)
+    every = {order: curriculum.complexity(order) for order in itertools.permutations(range(1, 5))}
+    best = curriculum.best_order("subsets")
+    assert every[best.tasks] == pytest.approx(min(every.values()), rel=1e-12)
+
+
 def test_exchanges_find_what_a_narrow_search_misses():
     curriculum = Curriculum(linear, tasks(5, 2, 4, seed=3), rule="sgd", ridge=0.1)
     best = min(curriculum.complexity(order) for order in itertools.permutations(range(1, 6)))
