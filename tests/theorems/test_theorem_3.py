@@ -421,8 +421,8 @@ def test_errors_are_counted_by_sign_or_by_the_largest():
     outputs = torch.tensor([2.0, -1.0, 0.0, 3.0])
     assert count_errors(outputs, torch.tensor([1.0, -1.0, 1.0, -1.0])) == 2  # zero has no sign
     assert count_errors(outputs[:, None], torch.tensor([1.0, -1.0, 1.0, -1.0])) == 2
-    both = torch.tensor([[1.0, 2.0, 0.0], [3.0, 0.0, 1.0]])
-    assert count_errors(both, torch.tensor([[0.0, 1.0, 0.0], [0.0, 1.0, 0.0]])) == 1
+    both = torch.tensor([[1.0, 2.0, 0.0], [3.0, 0.0, 1.0], [0.0, 5.0, 1.0]])
+    assert count_errors(both, torch.tensor([[0.0, 1.0, 0.0]]).repeat(3, 1)) == 1
     assert clopper_pearson(5, 5, 0.05) == 1.0
     assert clopper_pearson(0, 1, 0.05) == pytest.approx(0.95)
 
