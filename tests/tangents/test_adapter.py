@@ -116,12 +116,13 @@ def test_the_choice_between_adapting_and_moving_follows_the_cost_model(make_prob
         adapter.remove()
 
 
-def test_principal_components_are_adapted_too(make_problem):
+@pytest.mark.parametrize("components", [1, 3])
+def test_principal_components_are_adapted_too(make_problem, components):
     problem = make_problem("mlp")
     subspace = Subspace(problem.parameters)
     tangents = collect(problem.model, problem.x, problem.y, parameters=problem.parameters)
-    subspace.append(tangents, 1, components=3)
-    top = torch.linalg.svd(problem.jacobian(), full_matrices=False)[2][:3]
+    subspace.append(tangents, 1, components=components)
+    top = torch.linalg.svd(problem.jacobian(), full_matrices=False)[2][:components]
     start = vector(problem.parameters.values())
     moved = adapted(problem, subspace, {}, steps=40, batch_size=1) - start
     assert (top @ moved).abs().max() < 1e-12

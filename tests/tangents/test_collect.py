@@ -216,6 +216,17 @@ def test_a_layer_outside_the_forward_pass_has_zero_rows_in_no_memory(make_proble
     assert tangents.dense().shape == (7, sum(p.numel() for p in parameters.values()))
 
 
+def test_labels_end_before_the_number_of_outputs(make_problem):
+    problem = make_problem("mlp")
+    for label, fine in ((2, True), (3, False), (-1, False)):
+        labels = torch.full_like(problem.y, label)
+        if fine:
+            collect(problem.model, problem.x, labels, parameters=problem.parameters)
+        else:
+            with pytest.raises(DataError, match=f"label {label} has no logit"):
+                collect(problem.model, problem.x, labels, parameters=problem.parameters)
+
+
 def test_silent_layers_that_share_a_weight_are_one(make_problem):
     problem = make_problem("mlp")
     model = nn.Module()

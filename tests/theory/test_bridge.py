@@ -109,6 +109,7 @@ def test_regression_tasks():
     x, y = torch.zeros(3, 2), torch.tensor([0.5, 1.0, 2.0])
     plain = regression_tasks(from_arrays([(x, y, x, y)]), samples=3)[0]
     assert sorted(plain.targets.flatten().tolist()) == [0.5, 1.0, 2.0]
+    assert regression_tasks(stream, samples=1, test_samples=1)[0].targets.shape == (1,)
     with pytest.raises(SettingsError, match="unknown target"):
         regression_tasks(stream, target="odd")
     assert accuracy(torch.eye(3), torch.eye(3)) == 1
