@@ -353,7 +353,10 @@ class Collected:
 
 
 def noticed_on_import(copy: Path, mutant: Mutant, tests: list[str], seconds: float) -> str | None:
-    """The same for a change that acts when its module is imported: a new interpreter's state, files of tests."""
+    """The same for a change that acts when its module is imported: a new interpreter's state, files of tests.
+
+    That these many tests do not end in time says nothing: such a change counts as not noticed.
+    """
 
     def work(pipe: int) -> None:
         import pytest
@@ -374,7 +377,7 @@ def noticed_on_import(copy: Path, mutant: Mutant, tests: list[str], seconds: flo
             return "no sound test"
     finally:
         place.write_bytes(original)
-    return answer
+    return None if answer == "never ended" else answer
 
 
 # ---------------------------------------------------------------------------------------------------- the whole

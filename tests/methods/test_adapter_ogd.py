@@ -153,13 +153,16 @@ def test_compressed_and_saved_memory(tmp_path):
     model = network(positions=True)
     adapt(model, 1)
     method = orthocl.AdapterOGD(memory_per_task=6, energy=0.999)
+    assert method.nbytes() == 0
     learner = learn(model, method, torch.optim.SGD(trained(model).values(), lr=0.1), samples(True))
     write_state(tmp_path / "memory.safetensors", learner.state_dict())
     other = orthocl.AdapterOGD(memory_per_task=6, energy=0.999)
     again = orthocl.attach(other, model, torch.optim.SGD(trained(model).values(), lr=0.1))
     again.load_state_dict(read_state(tmp_path / "memory.safetensors"))
     torch.testing.assert_close(other.stored.dense(), method.stored.dense())
-    assert other.nbytes() == method.nbytes()
+    assert other.nbytes() == method.nbytes() == method.stored.nbytes + 6 * 8  # and which samples these are
+    assert method.monitor(learner)["tangents"] == other.monitor(again)["tangents"] == method.stored.rows == 6
+    assert orthocl.AdapterOGD().monitor(learner)["tangents"] == 0
 
 
 def test_a_layer_that_was_not_remembered_is_an_error():

@@ -28,6 +28,16 @@ def test_shares_and_chances_by_hand():
     assert (same.shared, same.updates, same.loss) == pytest.approx((1.0, 1.0, 2.0))
 
 
+@pytest.mark.parametrize("unit", [1e-9, 1e9])
+def test_shares_do_not_depend_on_the_size_of_the_weights(unit):
+    """As above: directions, and cosines of the updates, have no unit."""
+    plain = weights(a=[0, 1], b=[0, 2])
+    (one,) = adapter_overlaps(plain)
+    (other,) = adapter_overlaps({name: unit * weight for name, weight in plain.items()})
+    assert (one.shared, one.largest, one.updates) == pytest.approx((0.5, 1.0, 0.5))
+    assert (other.shared, other.largest, other.updates) == pytest.approx((0.5, 1.0, 0.5))
+
+
 def test_the_sentence_names_means_over_all_pairs():
     """Three pairs that share a half, none and a half: a third on average, as random ones would a half."""
     found = adapter_overlaps(weights(a=[0, 1], b=[1, 2], c=[2, 3]))

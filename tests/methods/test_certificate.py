@@ -259,6 +259,20 @@ def test_text_json_and_card_say_the_same():
     as_dict = json.loads(found.to_json())
     assert as_dict == json.loads(json.dumps(found.to_dict()))
     assert found.sentence in str(found) == repr(found)
+    (named,) = [each for each in found.probes if each.name == "a"]
+    assert f"Of 40 test samples of earlier tasks {named.lost} were" in found.sentence
+    assert (
+        f"at most {named.lost_at_most:.1%} of all such samples are lost on the worst task (a)"
+        in found.sentence
+    )
+    assert sorted(found.drift) == ["drift_cosine", "drift_norm", "drift_outside"]
+    for row in ("\ntask 1 (10 remembered samples): ", "\na (40 samples): "):
+        assert row in str(found)
+    before, after = named.accuracy_before, named.accuracy_after
+    assert (
+        f"accuracy {before:.1%} -> {after:.1%}, {named.lost} lost, at most {named.lost_at_most:.1%}"
+        in str(found)
+    )
     as_dict["probes"][0]["name"] = "<script>"
     card = certificate_card(as_dict)
     assert "<script>" not in card

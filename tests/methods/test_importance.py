@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.utils.data import TensorDataset
 
-from orthocl import EWC, MAS, attach
+from orthocl import ER, EWC, MAS, OGD, attach
 from orthocl.methods.quadratic import quadratic_penalty
 
 
@@ -72,3 +72,26 @@ def test_the_penalty_can_be_differentiated_twice():
     many = [torch.randn(2, dtype=torch.float64, requires_grad=True) for _ in range(3)]
     other = [torch.rand(2, dtype=torch.float64) for _ in range(6)]
     assert torch.autograd.gradgradcheck(lambda *v: quadratic_penalty(v, other[:3], other[3:], 0.7), many)
+
+
+def test_a_penalty_that_is_weighted_by_something_learnt():
+    """3 times 0.5 * (2 (w_1 - 1)^2 + 5 (w_2 + 1)^2) at (3, 1), with a factor that has a gradient itself."""
+    w = torch.tensor([3.0, 1.0], dtype=torch.float64, requires_grad=True)
+    factor = torch.tensor(3.0, dtype=torch.float64, requires_grad=True)
+    importance, centre = torch.tensor([2.0, 5.0]).double(), torch.tensor([1.0, -1.0]).double()
+    value = factor * quadratic_penalty([w], [importance], [centre], strength=0.5)
+    (gradient,) = torch.autograd.grad(value, w, create_graph=True)
+    assert gradient.tolist() == pytest.approx([12.0, 30.0])
+    assert float(torch.autograd.grad(gradient.sum(), factor)[0]) == pytest.approx(14.0)
+
+
+@pytest.mark.parametrize("method", [EWC(), ER(memory_per_task=0), OGD(memory_per_task=0)])
+def test_a_memory_of_nothing_is_allowed(method):
+    model = nn.Linear(20, 3).double()
+    x, y = torch.randn(9, 20).double(), torch.randint(3, (9,))
+    learner = attach(method, model, torch.optim.SGD(model.parameters(), lr=0.1))
+    for _ in range(2):
+        with learner.learning(TensorDataset(x, y)):
+            (learner.loss(model(x), y) + learner.penalty()).backward()
+            learner.optimizer.step()
+    assert learner.tasks_done == 2

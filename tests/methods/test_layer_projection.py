@@ -328,6 +328,25 @@ def test_joint_training_steps_along_the_mean_gradient_of_all_tasks():
             torch.testing.assert_close(now.detach(), old - 0.05 * gradient, rtol=0, atol=1e-12)
 
 
+def test_joint_training_counts_every_earlier_task():
+    """In task 3 with strength s: (L_3 + s (L_1 + L_2)) / (1 + 2 s), for tasks of one size."""
+    learner, first = after_a_task(Joint(replay_batch=100, strength=0.3))
+    second, third = images(2), images(3)
+    with learner.learning(second):
+        pass
+    with learner.learning(third):
+        losses = [
+            weight * functional.cross_entropy(learner.model(x), y)
+            for weight, split in ((0.3, first), (0.3, second), (1.0, third))
+            for x, y in [split.samples(torch.arange(len(split)))]
+        ]
+        expected = torch.autograd.grad(sum(losses) / 1.6, list(learner.parameters.values()))
+        before = [p.detach().clone() for p in learner.parameters.values()]
+        step(learner, third)
+        for old, now, gradient in zip(before, learner.parameters.values(), expected, strict=True):
+            torch.testing.assert_close(now.detach(), old - 0.05 * gradient, rtol=0, atol=1e-12)
+
+
 @pytest.mark.parametrize("kind", [GPM, KronOGD])
 def test_the_rank_counts_pairs_of_directions(kind, data, learn):
     """One layer of three outputs: each input direction protects all of them, or those of the output directions."""

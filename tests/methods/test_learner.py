@@ -1,12 +1,15 @@
-"""A penalty that a step left out is said, once, and only where there is one."""
+"""Penalties that a step left out are said once; batch statistics stop after the first task, if they shall."""
 
 from __future__ import annotations
 
 import warnings
 
 import pytest
+import torch
+from torch import nn
 
-from orthocl.methods import EWC
+from orthocl.methods import EWC, OGD
+from orthocl.training import attach
 
 
 def steps(learner, split, penalised, count=2):
@@ -28,3 +31,32 @@ def test_the_first_task_has_no_penalty_to_leave_out(make, data):
     with pytest.warns(UserWarning, match="works through a penalty") as found:
         steps(learner, data[2], penalised=False)
     assert len([each for each in found if "penalty" in str(each.message)]) == 1
+
+
+@pytest.mark.parametrize("policy", ["freeze", "keep"])
+def test_batch_statistics_move_in_the_first_task_only_or_in_all(policy, data):
+    """With a learning rate of zero nothing else moves; afterwards the layer trains as ever."""
+    norm = nn.BatchNorm1d(4).double()
+    net = nn.Sequential(norm, nn.Linear(4, 3).double())
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.0)
+    learner = attach(OGD(memory_per_task=4), net, optimizer, batch_norm=policy)
+    moved = []
+    for split in data[:3]:
+        before = norm.running_mean.clone()
+        steps(learner, split, penalised=False)
+        moved.append(not torch.equal(before, norm.running_mean))
+    assert moved == [True, policy == "keep", policy == "keep"]
+    before = norm.running_mean.clone()
+    net(data[0].samples()[0])
+    assert not torch.equal(before, norm.running_mean)
+
+
+def test_a_certificate_sees_statistics_that_moved(data):
+    net = nn.Sequential(nn.BatchNorm1d(4).double(), nn.Linear(4, 3).double())
+    learner = attach(
+        OGD(memory_per_task=4), net, torch.optim.SGD(net.parameters(), lr=0.0), batch_norm="keep"
+    )
+    for split in data[:2]:
+        steps(learner, split, penalised=False)
+    found = learner.certificate({"first": data[0].samples()})
+    assert found.probes[-1].change.measured > 0

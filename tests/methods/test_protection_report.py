@@ -8,6 +8,7 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from orthocl.methods import OGD
+from orthocl.methods.protection_report import Watch
 from orthocl.training import attach
 
 
@@ -21,6 +22,12 @@ def test_the_learning_rate_limit_of_a_linear_model(data, learn):
     rows[torch.arange(12), targets] = torch.cat([inputs, torch.ones(12, 1, dtype=torch.float64)], 1)
     largest = float(torch.linalg.matrix_norm(rows.flatten(1), 2)) ** 2
     assert learner.method.monitor(learner)["learning_rate_limit"] == pytest.approx(12 / largest, rel=1e-9)
+
+
+@pytest.mark.parametrize(("tasks", "every"), [(7, 1), (50, 1), (99, 2), (148, 3)])
+def test_of_many_tasks_fifty_are_watched_from_the_first_to_the_last(tasks, every):
+    watch = Watch(probes={number: (number, None) for number in range(tasks)})  # type: ignore[misc]
+    assert [piece for piece, _ in watch.watched()] == list(range(0, tasks, every))
 
 
 @pytest.mark.parametrize("energy", [1.0, 0.9])

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -19,6 +20,7 @@ from torch.utils.data import Subset, TensorDataset
 from orthocl import OGD, attach
 from orthocl.errors import UnsupportedError
 from orthocl.methods import METHODS
+from orthocl.methods.ranks import Ranks
 
 CASES = {
     # name: method, settings, which data each process gives, attached to, momentum
@@ -30,6 +32,14 @@ CASES = {
     "a-gem": ("a-gem", {"memory_per_task": 10, "reference_batch": 7}, "same", "ddp", 0.0),
     "ewc": ("ewc", {"fisher_samples": 8}, "same", "ddp", 0.0),
 }
+
+
+@pytest.mark.parametrize("count", [0, 1, 7, 9])
+def test_shares_of_samples_add_up(count):
+    shares = [Ranks.share(SimpleNamespace(own=own, count=3), count) for own in range(3)]  # type: ignore[arg-type]
+    assert sum(shares) == count
+    assert max(shares) - min(shares) <= 1
+    assert all(isinstance(share, int) for share in shares)
 
 
 def tasks():

@@ -116,12 +116,13 @@ def test_the_choice_between_adapting_and_moving_follows_the_cost_model(make_prob
         adapter.remove()
 
 
-def test_principal_components_are_adapted_too(make_problem):
+@pytest.mark.parametrize("components", [1, 3])
+def test_principal_components_are_adapted_too(make_problem, components):
     problem = make_problem("mlp")
     subspace = Subspace(problem.parameters)
     tangents = collect(problem.model, problem.x, problem.y, parameters=problem.parameters)
-    subspace.append(tangents, 1, components=3)
-    top = torch.linalg.svd(problem.jacobian(), full_matrices=False)[2][:3]
+    subspace.append(tangents, 1, components=components)
+    top = torch.linalg.svd(problem.jacobian(), full_matrices=False)[2][:components]
     start = vector(problem.parameters.values())
     moved = adapted(problem, subspace, {}, steps=40, batch_size=1) - start
     assert (top @ moved).abs().max() < 1e-12
@@ -251,21 +252,39 @@ def test_checkpoint_in_the_middle_of_a_task(make_problem):
     assert torch.equal(run(saved, 10, 20)[1], expected)  # bit by bit, as if never interrupted
 
 
-def test_released_momentum_is_the_projected_one(make_problem, reject_dense):
+def test_what_leaked_is_taken_back_when_the_adapter_is_merged(make_problem):
+    """Somebody moves the weights along protected gradients, after a step of the adapter's own."""
     problem = make_problem("mlp")
-    subspace = fill(problem)
-    adapter = Adapter(problem.model, subspace, problem.parameters, batch_size=1)
-    optimizer = torch.optim.SGD(problem.model.parameters(), lr=0.02, momentum=0.9)
-    for x, y in batches(problem, 5):
-        optimizer.zero_grad()
-        functional.cross_entropy(problem.model(x), y).backward()
-        optimizer.step()
-        adapter.step(0.02, momentum=0.9)
-    buffers = [optimizer.state[p]["momentum_buffer"] for p in problem.parameters.values()]
-    raw = vector(buffers).clone()
-    adapter.release_momentum(buffers)
-    expected = reject_dense(make_problem("mlp").jacobian(), raw)
-    torch.testing.assert_close(vector(buffers), expected, rtol=1e-9, atol=1e-11)
+    truth, start = problem.jacobian(), vector(problem.parameters.values())
+    adapter = Adapter(problem.model, fill(problem), problem.parameters, batch_size=1)
+    optimizer = torch.optim.SGD(problem.model.parameters(), lr=0.02)
+    x, y = next(batches(problem, 1))
+    functional.cross_entropy(problem.model(x), y).backward()
+    optimizer.step()
+    adapter.step(0.02)
+    leaked = 1e-3 * truth.sum(0)
+    with torch.no_grad():
+        for p, part in zip(
+            problem.parameters.values(),
+            leaked.split([p.numel() for p in problem.parameters.values()]),
+            strict=True,
+        ):
+            p += part.view_as(p)
+    adapter.merge()
+    moved = vector(problem.parameters.values()) - start
+    assert moved.norm() > 1e-4
+    assert torch.linalg.vector_norm(truth @ moved) < 1e-9 * torch.linalg.vector_norm(truth @ leaked)
+    adapter.remove()
+
+
+def test_momentum_takes_as_many_bytes_as_alpha(make_problem):
+    problem = make_problem("mlp")
+    adapter = Adapter(problem.model, fill(problem), problem.parameters, batch_size=1)
+    before = adapter.nbytes
+    adapter.velocity = torch.zeros_like(adapter.alpha)
+    assert adapter.nbytes - before == 8 * len(adapter.alpha) == 8 * len(problem.x)
+    kept = sum(p.numel() for p in problem.parameters.values())  # weights to measure from, in float64
+    assert before >= 8 * (kept + 2 * len(problem.x))
     adapter.remove()
 
 
@@ -341,6 +360,25 @@ def test_gradients_that_bypass_the_adapter_are_noticed(make_problem, misuse):
         optimizer.zero_grad()
     with pytest.raises(TrainingError, match="gradients"):
         adapter.step(0.1)
+    adapter.remove()
+
+
+@pytest.mark.parametrize("scale", [1e-6, 1.0, 1e6])
+def test_foreign_gradients_are_told_from_rounding_in_any_units(make_problem, scale):
+    """A hundredth more gradient than the layers gave is noticed, nothing else is, however large the loss."""
+    problem = make_problem("mlp")
+    adapter = Adapter(problem.model, fill(problem), problem.parameters, batch_size=1)
+    x, y = next(batches(problem, 1))
+    for share in (0.0, 1e-9, 1e-2):
+        problem.model.zero_grad()
+        (scale * functional.cross_entropy(problem.model(x), y)).backward()
+        for parameter in problem.parameters.values():
+            parameter.grad += share * parameter.grad
+        if share < 1e-3:
+            adapter.step(1e-9 / scale)
+        else:
+            with pytest.raises(TrainingError, match="gradients"):
+                adapter.step(1e-9 / scale)
     adapter.remove()
 
 

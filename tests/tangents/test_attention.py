@@ -5,7 +5,40 @@ from __future__ import annotations
 import pytest
 import torch
 
-from orthocl.tangents.attention import _same
+from orthocl.tangents.attention import _same, watch_projections
+
+
+@pytest.mark.parametrize("mask", [None, "one for all", "one for each head"])
+@pytest.mark.parametrize("itself", [True, False])
+@pytest.mark.parametrize(("width", "heads"), [(6, 1), (6, 2), (8, 2), (16, 1)])
+def test_heads_of_any_width_are_computed_again(width, heads, itself, mask):
+    """What the layer gives by itself is found again, so its projections are reported."""
+    torch.manual_seed(0)
+    module = torch.nn.MultiheadAttention(width, heads, batch_first=True).double().eval()
+    query, other = torch.randn(2, 3, 4, width, dtype=torch.float64)
+    key = query if itself else other
+    shape = {None: (0,), "one for all": (4, 4), "one for each head": (3 * heads, 4, 4)}[mask]
+    hidden = None if mask is None else torch.randn(shape, dtype=torch.float64)
+    expected = module(query, key, key, attn_mask=hidden)[0]
+    uses = []
+    end = watch_projections(module, uses.append)
+    torch.testing.assert_close(module(query, key, key, attn_mask=hidden)[0], expected)
+    end()
+    assert len(uses) == (1 if itself else 3)
+
+
+@pytest.mark.parametrize("settings", [{}, {"average_attn_weights": False}, {"need_weights": False}])
+def test_the_weights_of_the_heads_are_returned_as_asked_for(settings):
+    torch.manual_seed(0)
+    module = torch.nn.MultiheadAttention(6, 2, batch_first=True).double().eval()
+    x = torch.randn(3, 4, 6, dtype=torch.float64)
+    expected = module(x, x, x, **settings)[1]
+    end = watch_projections(module, lambda use: None)
+    found = module(x, x, x, **settings)[1]
+    end()
+    assert (found is None) == (expected is None)
+    if expected is not None:
+        torch.testing.assert_close(found, expected)
 
 
 @pytest.mark.parametrize("scale", [1e-6, 1.0, 1e6])

@@ -116,6 +116,33 @@ def test_bfloat16_factors_are_the_tangents(problem):
     assert 1e-5 < (rows - exact.dense()).norm() / exact.dense().norm() < 2e-2
 
 
+class Centred(nn.Module):
+    """Adds a shift and takes it away again: its gradient is zero up to rounding."""
+
+    def __init__(self, scale: float):
+        super().__init__()
+        self.inner, self.shift, self.last = nn.Linear(6, 6), nn.Linear(6, 1), nn.Linear(6, 3)
+        self.scale = scale
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        inner = self.inner(x) + self.shift(x)
+        return self.scale * self.last(inner - inner.mean(1, keepdim=True))
+
+
+@pytest.mark.parametrize("scale", [1e-6, 1.0, 1e6])
+def test_rounding_is_told_from_disagreement_in_any_units(scale):
+    torch.manual_seed(0)
+    model, x = Centred(scale).double(), torch.randn(9, 6, dtype=torch.float64)
+    y = torch.arange(9) % 3
+    tangents = collect(model, x, y, parameters=dict(model.named_parameters()))
+    rows = [
+        torch.cat([part.flatten() for part in torch.autograd.grad(model(x)[row, y[row]], model.parameters())])
+        for row in range(9)
+    ]
+    torch.testing.assert_close(tangents.dense(), torch.stack(rows), rtol=1e-10, atol=1e-12 * scale)
+    assert {block.kind for block in tangents.blocks} == {"factored"}
+
+
 def test_sequence_first_layout_is_not_taken_for_samples():
     # Attention with the sequence first: the layers' leading dimension is not the sample.
     class SequenceFirst(nn.Module):
@@ -187,6 +214,30 @@ def test_a_layer_outside_the_forward_pass_has_zero_rows_in_no_memory(make_proble
     place = {block.names: block for block in tangents.blocks}["heads.0.weight", "heads.0.bias"]
     assert place.dense().abs().max() == 0
     assert tangents.dense().shape == (7, sum(p.numel() for p in parameters.values()))
+
+
+def test_labels_end_before_the_number_of_outputs(make_problem):
+    problem = make_problem("mlp")
+    for label, fine in ((2, True), (3, False), (-1, False)):
+        labels = torch.full_like(problem.y, label)
+        if fine:
+            collect(problem.model, problem.x, labels, parameters=problem.parameters)
+        else:
+            with pytest.raises(DataError, match=f"label {label} has no logit"):
+                collect(problem.model, problem.x, labels, parameters=problem.parameters)
+
+
+def test_silent_layers_that_share_a_weight_are_one(make_problem):
+    problem = make_problem("mlp")
+    model = nn.Module()
+    model.used, model.one, model.two = problem.model, nn.Linear(6, 5).double(), nn.Linear(6, 5).double()
+    model.two.weight = model.one.weight
+    model.forward = problem.model.forward  # type: ignore[method-assign]
+    parameters = dict(model.named_parameters())
+    tangents = collect(model, problem.x, problem.y, parameters=parameters)
+    assert sorted(name for block in tangents.blocks for name in block.names) == sorted(parameters)
+    expected = torch.cat([problem.jacobian(), torch.zeros(7, 30 + 5 + 5, dtype=torch.float64)], 1)
+    torch.testing.assert_close(tangents.dense(), expected)
 
 
 @st.composite

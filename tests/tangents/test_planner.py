@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
@@ -57,6 +59,8 @@ def test_multiply_adds_of_the_paper_network():
     assert found.choice == "adapter"
     assert found.caches
     assert found.advice() == []
+    both = found.costs["adapter"].nbytes + found.cache_bytes
+    assert [replace(found, budget=budget).caches for budget in (both, both - 1)] == [True, False]
 
 
 def test_a_network_whose_dense_basis_would_not_fit_anywhere():
@@ -277,6 +281,7 @@ def test_the_largest_memory_is_the_largest_that_fits(variant):
     budget = plan(model, example, memory_per_task=40, **settings).leanest
     found = plan(model, example, memory_per_task=200, budget=budget, **settings)
     most = found.largest_memory()
+    assert isinstance(most, int)
     assert 0 < most <= 40
     assert plan(model, example, memory_per_task=most, **settings).leanest <= budget
     # Probes are counted at the plan's own size, and a panel of the factor: a few samples less than what fits.

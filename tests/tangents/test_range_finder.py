@@ -82,3 +82,17 @@ def test_small_directions_are_found_where_nothing_may_be_left_out():
     found = spectrum(rows(90, 40).float(), 0.0)
     expected = (0.8 ** torch.arange(40, dtype=torch.float64)).square()
     torch.testing.assert_close(found.values[0], expected, rtol=1e-2, atol=0)
+
+
+def test_directions_that_are_rounding_hold_nothing():
+    """Rank 2 of 40 rows, from the smaller Gram matrix: two directions, orthonormal, and zeros."""
+    generator = torch.Generator().manual_seed(0)
+    left = torch.randn(40, 2, generator=generator, dtype=torch.float64)
+    right = torch.randn(2, 70, generator=generator, dtype=torch.float64)
+    rows = left @ right
+    found = spectrum(rows[None], 0.0)
+    expected = torch.linalg.svdvals(rows)[:2].square()
+    torch.testing.assert_close(found.values[0, :2], expected)
+    assert float(found.values[0, 2:].abs().max()) == 0
+    leading = found.vectors[0, :, :2]
+    torch.testing.assert_close(leading.T @ leading, torch.eye(2, dtype=torch.float64))

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from orthocl.theory import complexity_proxy, rademacher_bound, rademacher_estimate, solve_stream
+from orthocl.theory.complexity import rademacher_lower_bound
 
 
 def linear(x, z):
@@ -35,6 +36,17 @@ def test_estimate_agrees_with_a_supremum_taken_explicitly(problem):
         # sup over ||w|| <= B of <w, sum_i e_i P phi_i> is B times the length.
         total += radius * float((signs @ phi @ reference.projectors[task - 1]).norm(dim=1).mean())
     assert rademacher_estimate(solution, 1, draws=draws) == pytest.approx(total / len(phi), rel=0.03)
+
+
+@pytest.mark.parametrize("columns", [1, 3])
+def test_bounds_of_one_point_by_hand(columns):
+    """x = 2, y = 3 for every output, ridge 1: S = 9 c / 5, and the length of sum_i e_i x_i is always 2 sqrt(c)."""
+    x, y = torch.tensor([[2.0]]).double(), torch.full((1, columns), 3.0).double()
+    solution = solve_stream(linear, [(x, y)], ridge=1.0)
+    expected = math.sqrt(9 * columns / 5) * 2 * math.sqrt(columns)
+    assert rademacher_bound(solution, 1) == pytest.approx(expected)
+    assert rademacher_estimate(solution, 1, draws=10) == pytest.approx(expected)
+    assert rademacher_lower_bound(solution, 1) == pytest.approx(expected / math.sqrt(2))
 
 
 def test_counterexample_to_the_printed_lemma():

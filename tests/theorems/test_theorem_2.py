@@ -189,3 +189,14 @@ def test_alignment_of_ground_truth_memories_agrees_with_explicit_gradients(class
             float(reference @ step / (reference.norm() * step.norm())), abs=1e-8
         )
         assert alignment.steps == pytest.approx(float(step @ agem / (step.norm() * agem.norm())), abs=1e-8)
+
+
+def test_a_memory_that_is_fitted_exactly_has_no_direction():
+    """Targets of zero, fitted by f_0 = 0: no gradient and no cosines; A-GEM's step is the plain gradient."""
+    x = torch.tensor([[1.0, 1.0]], dtype=torch.float64)
+    first, second = torch.tensor([[2.0, 0.0]], dtype=torch.float64), x
+    tasks = [(first, torch.zeros(1, dtype=torch.float64)), (second, torch.ones(1, dtype=torch.float64))]
+    solution = solve_stream(lambda a, b: a @ b.T, tasks, rule="ogd")
+    (found,) = gradient_alignment(solution, 2)
+    assert (found.memory_gradient, found.plain, found.projected) == (0.0, 0.0, 0.0)
+    assert found.steps == pytest.approx(0.5**0.5)  # between (1, 1) and its part (0, 1) off the memory

@@ -23,8 +23,9 @@ from orthocl.theory import (
 )
 from orthocl.theory.generalisation import mean_upper_bound
 from orthocl.theory.hold_out import clopper_pearson, count_errors
+from orthocl.theory.losses import LOSSES
 from orthocl.theory.pac_bayes import gibbs_bound
-from orthocl.theory.printed_inequalities import PrintedCheck
+from orthocl.theory.printed_inequalities import PrintedCheck, printed_checks
 
 DELTA = 0.05
 
@@ -301,6 +302,18 @@ def test_several_outputs_by_hand():
     assert terms["complexity"] == pytest.approx(2 * math.sqrt(2) * 2 * j * 0.25 * math.sqrt(trace) / 9)
     errors = (solution.predict(x) - y).square().sum(1)
     assert terms["empirical"] == pytest.approx(float(errors.clamp(max=1).mean()), rel=1e-9)
+    settings = BoundSettings(unit_radius=0.25)  # of the first task both forms are one
+    ball = generalisation_bound(solution, task=1, form="one-ball", settings=settings).terms
+    assert ball == pytest.approx(terms, rel=1e-9)
+
+
+def test_losses_have_names(problem):
+    solution = problem.solve(rule="ogd")
+    for name, loss in LOSSES.items():
+        by_name = generalisation_bound(solution, task=2, loss=name)
+        assert by_name.terms == generalisation_bound(solution, task=2, loss=loss).terms
+    with pytest.raises(SettingsError, match="hinge"):
+        generalisation_bound(solution, task=2, loss="hinge")
 
 
 def test_looser_options_never_give_less(problem):
@@ -408,8 +421,8 @@ def test_errors_are_counted_by_sign_or_by_the_largest():
     outputs = torch.tensor([2.0, -1.0, 0.0, 3.0])
     assert count_errors(outputs, torch.tensor([1.0, -1.0, 1.0, -1.0])) == 2  # zero has no sign
     assert count_errors(outputs[:, None], torch.tensor([1.0, -1.0, 1.0, -1.0])) == 2
-    both = torch.tensor([[1.0, 2.0, 0.0], [3.0, 0.0, 1.0]])
-    assert count_errors(both, torch.tensor([[0.0, 1.0, 0.0], [0.0, 1.0, 0.0]])) == 1
+    both = torch.tensor([[1.0, 2.0, 0.0], [3.0, 0.0, 1.0], [0.0, 5.0, 1.0]])
+    assert count_errors(both, torch.tensor([[0.0, 1.0, 0.0]]).repeat(3, 1)) == 1
     assert clopper_pearson(5, 5, 0.05) == 1.0
     assert clopper_pearson(0, 1, 0.05) == pytest.approx(0.95)
 
@@ -431,6 +444,15 @@ def test_the_printed_form_of_the_last_task_has_nothing_forgotten(problem):
     solution = problem.solve(rule="sgd")
     assert "forgetting" not in generalisation_bound(solution, task=4, form="printed").terms
     assert "forgetting" in generalisation_bound(solution, task=3, form="printed").terms
+
+
+@pytest.mark.parametrize("rule", ["sgd", "ogd"])
+def test_the_left_sides_of_printed_inequalities(problem, rule):
+    solution, reference = problem.solve(rule=rule), problem.reference(rule)
+    norm, loss, _ = printed_checks(solution, 2)
+    moved = reference.weights[2] - reference.weights[1]
+    assert norm.actual == pytest.approx(float(moved.square().sum()), rel=1e-6)
+    assert loss.label == f"lem:{rule}-train-gen-bounds"
 
 
 def test_a_printed_inequality_holds_up_to_rounding_only():

@@ -109,6 +109,7 @@ def test_regression_tasks():
     x, y = torch.zeros(3, 2), torch.tensor([0.5, 1.0, 2.0])
     plain = regression_tasks(from_arrays([(x, y, x, y)]), samples=3)[0]
     assert sorted(plain.targets.flatten().tolist()) == [0.5, 1.0, 2.0]
+    assert regression_tasks(stream, samples=1, test_samples=1)[0].targets.shape == (1,)
     with pytest.raises(SettingsError, match="unknown target"):
         regression_tasks(stream, target="odd")
     assert accuracy(torch.eye(3), torch.eye(3)) == 1
@@ -127,3 +128,24 @@ def test_draws_of_tasks_that_share_images_are_disjoint():
     shared = regression_tasks(stream, samples=3000, disjoint=False)
     assert len(torch.unique(torch.cat([task.source for task in shared]), dim=0)) == 3000
     assert torch.equal(shared[0].targets, shared[2].targets)
+
+
+@pytest.mark.parametrize("scale", [1e-4, 1.0, 1e4])
+def test_dissimilarity_of_tasks_in_any_units(scale):
+    """f = W x has the kernel x x^T for every output: S / n = r^T (K + ridge)^-1 r / n by a plain solve."""
+    stream = make_stream(tasks=1)
+    x, y = stream[0].train.samples()
+    (task,) = from_arrays([(scale * x, y, x, y)])
+    weight = torch.arange(15.0, dtype=torch.float64).reshape(3, 5).cos() / scale
+    model = nn.Linear(5, 3, bias=False).double()
+    before = {"weight": weight}
+    ridge = 10 * scale**2
+    (found,) = bridge(model, [before, before], [task], fit=Regularised(ridge), samples=12).tasks
+    assert model.training  # as it was
+    inputs, labels = task.train.samples()
+    residual = nn.functional.one_hot(labels, 3).double() - inputs.double() @ weight.T
+    kernel = inputs.double() @ inputs.double().T
+    solved = torch.linalg.solve(kernel + ridge * torch.eye(12, dtype=torch.float64), residual)
+    assert found.dissimilarity == pytest.approx(float((residual * solved).sum()) / 12, rel=1e-6)
+    largest = float(torch.linalg.eigvalsh(kernel)[-1])
+    assert found.learning_rate == pytest.approx(1 / (largest + ridge), rel=0.02)

@@ -31,11 +31,11 @@ def tasks(count, samples, features, seed=0, columns=None, fitted=False):
 
 @pytest.mark.parametrize(("samples", "fitted"), [(2, False), (3, True)])
 @pytest.mark.parametrize("columns", [None, 2])
-@pytest.mark.parametrize("scale", [1.0, 1e-4])
-def test_the_programme_over_subsets_finds_the_best_of_all_orders(samples, fitted, columns, scale):
+@pytest.mark.parametrize(("scale", "initial"), [(1.0, 0.0), (1e-4, 0.0), (1.0, 2.0)])
+def test_the_programme_over_subsets_finds_the_best_of_all_orders(samples, fitted, columns, scale, initial):
     """Four tasks in nine dimensions: independent points, and points of which some depend on others but fit."""
-    given = [(scale * x, y) for x, y in tasks(4, samples, 9, columns=columns, fitted=fitted)]
-    curriculum = Curriculum(linear, given)
+    given = [(scale * x, y + initial) for x, y in tasks(4, samples, 9, columns=columns, fitted=fitted)]
+    curriculum = Curriculum(linear, given, initial=initial)
     assert curriculum.realisable()
     every = {order: curriculum.complexity(order) for order in itertools.permutations(range(1, 5))}
     seen = []
@@ -89,6 +89,25 @@ def test_neighbours_by_hand():
     assert curriculum.neighbours_order(similar=False).tasks == (2, 3, 1)
     assert curriculum.complexity([2, 1, 3]) == pytest.approx(1 + 1 + 3)
     assert curriculum.complexity_terms([2, 3, 1]) == pytest.approx([1, 4, 3])
+
+
+def test_neighbours_of_five_targets_by_hand():
+    """At one input S is the squared distance of the targets: from 1 the nearest next one, or the farthest."""
+    point = torch.ones(1, 1, dtype=torch.float64)
+    targets = (7.0, 1.0, 4.0, 12.0, 2.5)
+    curriculum = Curriculum(linear, [(point, torch.tensor([y])) for y in targets], rule="sgd")
+    assert curriculum.neighbours_order().tasks == (2, 5, 3, 1, 4)
+    assert curriculum.neighbours_order(similar=False).tasks == (2, 4, 5, 1, 3)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_tasks_of_different_sizes_are_ordered_by_their_share(seed):
+    """1 to 4 samples: each term is divided by its own number of samples."""
+    given = [tasks(1, samples, 12, seed=10 * seed + samples)[0] for samples in (1, 2, 3, 4)]
+    curriculum = Curriculum(linear, given)
+    every = {order: curriculum.complexity(order) for order in itertools.permutations(range(1, 5))}
+    best = curriculum.best_order("subsets")
+    assert every[best.tasks] == pytest.approx(min(every.values()), rel=1e-12)
 
 
 def test_exchanges_find_what_a_narrow_search_misses():

@@ -142,3 +142,9 @@ def test_kernels_computed_in_pieces_are_products_of_explicit_tangents(chunk, out
     torch.testing.assert_close(kernel.gram(z, x), right @ left.T)
     torch.testing.assert_close(kernel.gram(x), left @ left.T)
     torch.testing.assert_close(kernel.diagonal(z), right.square().sum(1))
+
+
+def test_kernels_of_no_points_have_their_shape():
+    kernel, x = EmpiricalNTK(torch.nn.Linear(3, 1)), torch.ones(4, 3)
+    for left, right, shape in ((0, None, (0, 0)), (0, 4, (0, 4)), (4, 0, (4, 0)), (2, None, (2, 2))):
+        assert kernel.gram(x[:left], None if right is None else x[:right]).shape == shape

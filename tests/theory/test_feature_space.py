@@ -51,6 +51,21 @@ def test_near_duplicates_against_60_digits(rule, ridge, apart, allowed):
     assert float((found - expected).abs().max() / expected.abs().max()) < allowed
 
 
+@pytest.mark.parametrize("unit", [1e-3, 1.0, 1e3])
+def test_the_smallest_direction_is_a_share_of_the_longest_tangent(unit):
+    """Tangents of f = w.x are the inputs: lengths 3 and 1, then 2 and 1.5."""
+    first, second = torch.diag(torch.tensor([3.0, 1.0])), torch.diag(torch.tensor([2.0, 1.5]))
+    tasks = [(unit * each.double(), torch.ones(2, dtype=torch.float64)) for each in (first, second)]
+    model = nn.Linear(2, 1, bias=False).double()
+    steps = solve_in_feature_space(EmpiricalNTK(model), tasks, rule="sgd").steps
+    assert [step.smallest for step in steps] == pytest.approx([1 / 3, 1.5 / 3])
+
+
+def test_a_negative_ridge_is_refused():
+    with pytest.raises(SettingsError, match="ridge of zero or more"):
+        solve_in_feature_space(EmpiricalNTK(nn.Linear(6, 1, bias=False)), make_tasks(0.1)[0], ridge=-1.0)
+
+
 def test_the_kernel_form_reports_what_it_lost():
     tasks, probes = make_tasks(1e-7)
     kernel = EmpiricalNTK(nn.Linear(6, 1, bias=False).double())

@@ -70,6 +70,18 @@ def test_the_ridge_and_what_it_forgets_by_hand():
     assert early_stopping_ridge(samples=50, learning_rate=0.5, steps=20) == 5.0
 
 
+@pytest.mark.parametrize("scale", [1e-9, 1.0, 1e9])
+def test_the_unit_of_the_kernel_does_not_matter(scale):
+    """By hand, as above: (c K + c ridge)^-1 r = (K + ridge)^-1 r / c."""
+    kernel = scale * torch.tensor([[2.0, 0.0], [0.0, 4.0]], dtype=torch.float64)
+    start, wanted = torch.tensor([[[1.0], [0.0]], [[3.0], [6.0]]], dtype=torch.float64)
+    found = Regularised(2.0 * scale).coefficients(kernel, start, wanted)
+    assert (scale * found).tolist() == pytest.approx([0.5, 1.0])
+    cross = scale * torch.tensor([[1.0, 3.0]], dtype=torch.float64)
+    moved = forgetting_vector(cross, kernel, torch.tensor([2.0, 6.0]), ridge=2.0 * scale)
+    assert moved.tolist() == pytest.approx([3.5])
+
+
 def test_the_largest_eigenvalue_to_two_digits():
     generator = torch.Generator().manual_seed(0)
     root = torch.randn(8, 8, generator=generator, dtype=torch.float64)

@@ -212,9 +212,19 @@ def test_forgetting_vector_and_principal_angles():
     assert (found - one @ weights).abs().max() < 1e-10
     q1, q2 = torch.linalg.qr(one.T)[0], torch.linalg.qr(two.T)[0]
     expected = torch.linalg.svdvals(q1.T @ q2)
-    assert (principal_cosines(one @ one.T, one @ two.T, two @ two.T) - expected).abs().max() < 1e-9
+    for unit in (1e-8, 1.0, 1e8):  # angles have none
+        grams = unit**2 * (one @ one.T), unit * (one @ two.T), two @ two.T
+        assert (principal_cosines(*grams) - expected).abs().max() < 1e-9
     with pytest.raises(SettingsError, match="energy"):
         principal_cosines(one @ one.T, one @ two.T, two @ two.T, energy=0.0)
+
+
+@pytest.mark.parametrize(("energy", "shared"), [(1.0, 1.0), (0.95, 1.0), (0.9, 0.0), (0.5, 0.0)])
+def test_directions_of_little_energy_are_left_out(energy, shared):
+    """Rows (3, 0) and (0, 1) have nine tenths of their squared length along the first axis; the other is (0, 5)."""
+    one, two = torch.diag(torch.tensor([3.0, 1.0])), torch.tensor([[0.0, 5.0]])
+    found = principal_cosines(one @ one.T, one @ two.T, two @ two.T, energy)
+    assert float(found.max()) == pytest.approx(shared)
 
 
 def test_overlap_and_drift():
@@ -233,8 +243,10 @@ def test_overlap_and_drift():
     drift = tangent_drift(model, states, list(stream), samples=5)
     assert (drift.cosine.triu().nan_to_num(1.0)[drift.cosine.triu() != 0] - 1).abs().max() < 1e-9
     assert drift.cosine[2, 0].isnan()
+    before = {name: value.clone() for name, value in states[3].items()}
     states[3] = {name: -2 * value for name, value in states[3].items()}
     assert float(tangent_drift(model, states, list(stream), samples=5).cosine[0, 2]) < 0.9
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 
 
 def test_judgement_by_hand():

@@ -218,7 +218,7 @@ def test_small_angles_keep_all_digits():
     angles = torch.tensor([1e-6, 1e-3, 0.03, 0.0999, 0.1001, 0.5, 3.0], dtype=torch.float64)
     for angle, found in zip(angles.tolist(), _gap(angles).tolist(), strict=True):
         exact, _ = integrate.quad(lambda s: s * math.sin(s), 0.0, angle, epsabs=0.0, epsrel=1e-13)
-        assert found == pytest.approx(exact, rel=2e-13)
+        assert found == pytest.approx(exact, rel=2e-13, abs=0.0)
 
 
 @pytest.mark.parametrize("bias", [0.0, 0.3])

@@ -10,7 +10,7 @@ import torch
 from orthocl.cli.theory import app
 from orthocl.errors import DataError, OrthoclError, SettingsError
 from orthocl.theory import Curriculum, GramKernel, InfiniteWidthNTK, solve_stream
-from orthocl.theory.kernels import check_positive, symmetrise
+from orthocl.theory.kernels import check_positive, check_symmetric, symmetrise
 
 X = torch.randn(6, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 TASKS = [(X[:3], torch.ones(3)), (X[3:], -torch.ones(3))]
@@ -93,6 +93,7 @@ def test_positive_matrices_pass_and_others_do_not_in_any_units(scale, most):
     root = torch.randn(8, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     singular = scale * root @ root.T
     check_positive(singular, most)  # rank 3 of 8: zero up to rounding is no negative eigenvalue
+    check_positive(scale * torch.diag(torch.tensor([1.0, 0.0, 2.0])), most)  # an input of zero, say
     check_positive(torch.zeros(4, 4), most)
     check_positive(torch.zeros(0, 0), most)
     bent = singular - 0.1 * scale * torch.ones(8, 8, dtype=torch.float64) * float(root.square().sum(1).max())
@@ -100,3 +101,11 @@ def test_positive_matrices_pass_and_others_do_not_in_any_units(scale, most):
         check_positive(bent, most)
     with pytest.raises(DataError, match="positive semi-definite"):
         check_positive(-singular, most)
+
+
+@pytest.mark.parametrize("block", [1, 2, 1024])
+def test_the_entries_that_differ_are_named(block):
+    matrix = torch.eye(5, dtype=torch.float64)
+    matrix[3, 4] = 0.5
+    with pytest.raises(DataError, match=r"k\(x_3, x_4\) = 0.5 and k\(x_4, x_3\) = 0:"):
+        check_symmetric(matrix, block)

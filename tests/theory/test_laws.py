@@ -83,6 +83,9 @@ def test_capacity_law_of_two_tasks():
     assert capacity_law(50, 24, 0.1).threshold == pytest.approx(1 / 50)  # the largest: (p - 2n - 1) / p
     with pytest.raises(SettingsError, match="leaves no room"):
         ogd_expected_losses(goals, 30)
+    assert bool(ogd_expected_losses(goals, [24, 24]).isfinite().all())
+    with pytest.raises(SettingsError, match="no room"):  # 49 of p - 1 = 49
+        ogd_expected_losses(goals, [24, 25])
     with pytest.raises(SettingsError, match="fewer than p - 1"):
         sgd_expected_losses(goals, 60)
     parameters = goals.shape[1]

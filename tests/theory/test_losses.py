@@ -46,5 +46,8 @@ def test_margins_and_what_is_no_margin():
         with pytest.raises(SettingsError, match="margin above zero"):
             ramp(bad)
     assert ramp(0.25).lipschitz == 4.0
+    assert (
+        float(ramp(0.5).function(torch.tensor([[2.0]]), torch.tensor([[0.0]]))) == 1
+    )  # no sign is no margin
     signs = ramp(0.5).function(torch.tensor([[0.25], [-0.25], [0.0]]), torch.tensor([[1.0], [-1.0], [1.0]]))
     assert signs.tolist() == [0.5, 0.5, 1.0]

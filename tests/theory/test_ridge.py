@@ -27,6 +27,16 @@ def test_ridge_against_an_eigendecomposition(ridge, rank):
         assert torch.allclose(found.in_range, expected, atol=1e-7)
 
 
+@pytest.mark.parametrize("unit", [1e-6, 1.0, 1e6])
+def test_what_cannot_be_fitted_is_counted_in_any_unit_of_the_targets(unit):
+    """Of three directions the kernel has one: one more holds a part of the targets, one holds none."""
+    matrix = torch.diag(torch.tensor([2.0, 0.0, 0.0], dtype=torch.float64))
+    residual = unit * torch.tensor([[1.0], [3.0], [0.0]], dtype=torch.float64)
+    found = solve_ridge(matrix, residual, 0.0, 1e-12)
+    assert found.lost == 1
+    assert (found.in_range / unit).flatten().tolist() == pytest.approx([0.5, 0.0, 0.0])
+
+
 def _seen(matrix, r, ridge):
     """(K + lam) a = r where there is a ridge; without one, the part of r in the range of K."""
     if ridge > 0:

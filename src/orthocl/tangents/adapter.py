@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import sys
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import cast
@@ -316,12 +316,6 @@ class Adapter:
         """Whether the weights are read, or held, so often that this costs more than projecting every step."""
         often = self.reads + self._looks
         return often >= FEW and 4 * often > self._steps
-
-    def release_momentum(self, buffers: Sequence[Tensor]) -> None:
-        """Turn the optimizer's momentum buffers into projected ones and restart alpha's momentum from there."""
-        if self.tangents is not None and self.velocity is not None:
-            torch._foreach_add_(list(buffers), self.tangents.combine(-self.velocity))
-            self.velocity.zero_()
 
     def pause(self) -> bool:
         """Merge and deactivate: layers compute plainly until `resume`, which takes the value returned here."""

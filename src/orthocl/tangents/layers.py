@@ -75,15 +75,6 @@ def read(module: nn.Module, names: dict[str, str], x: Tensor, d: Tensor) -> list
     return None if found is None else [found]
 
 
-def block(module: nn.Module, names: dict[str, str], x: Tensor, d: Tensor) -> Block | None:
-    """The block of a layer in the exact representation that the cost model chooses, or None.
-
-    None stands for a gradient that x and d do not determine, or that takes more than one block.
-    """
-    found = read(module, names, x, d)
-    return represented(found[0], d.shape[1]) if found is not None and len(found) == 1 else None
-
-
 def represented(found: Block, logits: int) -> Block:
     """A block of `read`, in the exact representation that the cost model chooses.
 

@@ -28,16 +28,6 @@ class RecordedLayer:
     uses: list[Use] = field(default_factory=list)
     calls: int = 0
 
-    @property
-    def x(self) -> Tensor | None:
-        """The input of the last call."""
-        return self.uses[-1].x if self.uses else None
-
-    @property
-    def z(self) -> Tensor | None:
-        """The output of the last call."""
-        return self.uses[-1].z if self.uses else None
-
     def record(self, module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
         """A forward hook that keeps what went in and what came out."""
         self.calls += 1
