@@ -21,7 +21,7 @@ from orthocl.tangents.costs import LayerShape, sparse_rows_are_smaller
 
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 LINEAR = (nn.Linear, NonDynamicallyQuantizableLinear)
-__all__ = ["block", "layer_shape", "linear", "patches_of", "read", "represented", "silent", "supported"]
+__all__ = ["layer_shape", "linear", "patches_of", "read", "represented", "silent", "supported"]
 # Exact types: a subclass may compute something else.
 SUPPORTED = (*LINEAR, *PLAIN, *TRANSPOSED, *BATCH_NORMS, nn.LayerNorm, nn.GroupNorm, nn.Embedding)
 
