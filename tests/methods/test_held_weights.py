@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 import threading
 import weakref
 
@@ -181,6 +182,9 @@ def test_a_list_made_after_many_reads_is_complete():
         assert learner.method.adapter is None
 
 
+@pytest.mark.skipif(
+    sys.gettrace() is not None, reason="a tracer (coverage, a debugger) keeps variables itself"
+)
 def test_looking_for_variables_keeps_none_of_them():
     """What a running function lets go of after the look is freed: no copy of its variables stays."""
 
@@ -194,3 +198,28 @@ def test_looking_for_variables_keeps_none_of_them():
     assert not held_elsewhere(learner)
     del thing
     assert gone() is None
+
+
+def test_looking_from_a_debugger_keeps_its_variables():
+    """A step that is taken at the prompt of a debugger, whose function goes on with the variables it had."""
+    model = wide_network()
+    learner = attach(OGD(memory_per_task=20), model, torch.optim.SGD(model.parameters(), lr=0.1))
+    looked = []
+
+    def debugged():
+        first = 1
+        second = 2
+        return first + second
+
+    def debugger(frame, event, _):
+        if frame.f_code is debugged.__code__ and event == "line":
+            looked.append(held_elsewhere(learner))
+        return debugger
+
+    before = sys.gettrace()
+    sys.settrace(debugger)
+    try:
+        found = debugged()
+    finally:
+        sys.settrace(before)
+    assert (found, looked) == (3, [False] * 3)

@@ -63,7 +63,7 @@ def _frames() -> Iterator[FrameType]:
     frame: FrameType | None
     for frame in sys._current_frames().values():
         while frame is not None:
-            if frame.f_globals.get("__name__", "").partition(".")[0] not in ("orthocl", "torch"):
+            if str(frame.f_globals.get("__name__")).partition(".")[0] not in ("orthocl", "torch"):
                 yield frame
             frame = frame.f_back
 
@@ -71,6 +71,9 @@ def _frames() -> Iterator[FrameType]:
 def _variables(frame: FrameType) -> list[object]:
     found = frame.f_locals
     values = list(found.values())
-    if sys.version_info < (3, 13) and frame.f_code.co_flags & inspect.CO_OPTIMIZED:
-        found.clear()  # a copy that the frame would keep, and with it what the function has long let go of
+    # Before Python 3.13 a copy, which the frame would keep, and with it what the function has long let go of. While a
+    # debugger traces the function, the copy is written back to its variables.
+    traced = sys.gettrace() is not None or frame.f_trace is not None
+    if sys.version_info < (3, 13) and frame.f_code.co_flags & inspect.CO_OPTIMIZED and not traced:
+        found.clear()
     return values
