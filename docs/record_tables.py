@@ -1,10 +1,11 @@
 """Tables of `trade-off.md` and `fine-tuning.md`, and the figures of the first, from the kept records.
 
-Run it after new records have come; a test compares.
+A mark in a page names the store whose tables follow it. Run this after new records have come; a test compares.
 """
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from statistics import mean, stdev
 
@@ -15,15 +16,25 @@ from orthocl.lab.reporting.groups import RunGroup, group_runs
 from orthocl.plotting import save_figure
 
 HERE = Path(__file__).parent
-TRADE_OFF = HERE.parent / "results-trade-off"
-PAGES = {HERE / "trade-off.md": TRADE_OFF, HERE / "fine-tuning.md": HERE.parent / "results-text"}
+PAGES = HERE / "trade-off.md", HERE / "fine-tuning.md"
 FIGURES = {"trade-off": "trade-off.svg", "trade-off-directions": "trade-off-directions.svg"}
-MARKS = "<!-- from the records -->", "<!-- end of the records -->"
+MARKED = re.compile(r"(<!-- from (results-\S+) -->\n).*?(<!-- end of the records -->)", re.DOTALL)
+TITLES = {
+    "aac": "accuracy %",
+    "learning-accuracy": "learning accuracy %",
+    "forgetting": "forgetting %",
+    "bwt": "backward transfer %",
+}
+COLUMNS = {"results-gpm": ("aac", "bwt", "learning-accuracy")}
+PRINTED = {  # Saha, Garg and Roy 2021: accuracy and backward transfer
+    ("results-gpm", "permuted-mnist"): "| *gpm, as printed* | 93.9 | -3 |  |  |  |",
+    ("results-gpm", "split-cifar100-10"): "| *gpm, as printed* | 72.5 ± 0.4 | -0.9 |  |  |  |",
+}
 
 
-def pairs(records: Path = TRADE_OFF) -> list:
+def pairs(store: str = "results-trade-off") -> list:
     """Runs and records, as the figures and tables take them."""
-    return [(record.settings, record) for record in Store(records).records()]
+    return [(record.settings, record) for record in Store(HERE.parent / store).records()]
 
 
 def cell(group: RunGroup, metric: str) -> str:
@@ -32,20 +43,23 @@ def cell(group: RunGroup, metric: str) -> str:
     return f"{mean(values):.1f}" + (f" ± {stdev(values):.1f}" if len(values) > 1 else "")
 
 
-def tables(records: Path) -> str:
+def tables(store: str) -> str:
     """One table a stream."""
-    groups = [group for group in group_runs(pairs(records)) if group.finished]
+    groups = [group for group in group_runs(pairs(store)) if group.finished]
+    metrics = COLUMNS.get(store, ("aac", "learning-accuracy", "forgetting"))
     lines = []
     for stream in dict.fromkeys(group.stream for group in groups):
         own = [group for group in groups if group.stream == stream]
         seeds = sorted({len(group.finished) for group in own})
         lines += [f"**{stream}** (seeds: {', '.join(map(str, seeds))})", ""]
-        lines += ["| method | accuracy % | learning accuracy % | forgetting % | memory | directions |"]
+        lines += [f"| method | {' | '.join(TITLES[name] for name in metrics)} | memory | directions |"]
         lines += ["| --- | ---: | ---: | ---: | ---: | ---: |"]
+        if (store, stream) in PRINTED:
+            lines.append(PRINTED[store, stream])
         for group in own:
             memory = size_text(int(mean(record.memory for record in group.finished)))
             rank = mean(record.result.monitors[-1].get("rank", 0.0) for record in group.finished)
-            numbers = [cell(group, name) for name in ("aac", "learning-accuracy", "forgetting")]
+            numbers = [cell(group, name) for name in metrics]
             directions = f"{rank:,.0f}" if rank else ""
             lines.append(f"| {group.label} | {' | '.join(numbers)} | {memory} | {directions} |")
         lines.append("")
@@ -54,9 +68,7 @@ def tables(records: Path) -> str:
 
 def updated(page: Path) -> str:
     """A page with the tables of today's records."""
-    before, _, rest = page.read_text().partition(MARKS[0])
-    _, _, after = rest.partition(MARKS[1])
-    return f"{before}{MARKS[0]}\n{tables(PAGES[page])}{MARKS[1]}{after}"
+    return MARKED.sub(lambda found: found[1] + tables(found[2]) + found[3], page.read_text())
 
 
 if __name__ == "__main__":

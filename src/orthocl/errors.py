@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import difflib
+import sys
+import warnings
 from collections.abc import Iterable
 
 
@@ -32,6 +34,19 @@ class TrainingError(OrthoclError):
 
 class StoreError(OrthoclError):
     """A record or checkpoint that cannot be read or written."""
+
+
+def warn(text: str, category: type[Warning] = UserWarning) -> None:
+    """Warn, and point at the line of the user's own code that led here."""
+    level, frame = 1, sys._getframe()
+    while frame.f_back is not None and _passed_through(frame.f_globals.get("__name__", "")):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(text, category, stacklevel=level)
+
+
+def _passed_through(module: str) -> bool:
+    """Whether a module is this library, or one that calls it back."""
+    return module.partition(".")[0] in ("orthocl", "torch", "contextlib")
 
 
 def unknown_name(kind: str, name: str, choices: Iterable[str], also: str = "") -> SettingsError:

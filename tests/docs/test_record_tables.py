@@ -20,6 +20,7 @@ def texts(path):
 
 @pytest.mark.parametrize("page", MADE["PAGES"], ids=lambda page: page.stem)
 def test_the_tables_are_those_of_the_records(page):
+    assert MADE["MARKED"].search(page.read_text())
     assert page.read_text() == MADE["updated"](page)
 
 

@@ -253,12 +253,13 @@ def test_what_is_linear_and_what_is_not_in_any_units(scale):
         whole_weight(Bent(base), "layer")
 
 
-def test_the_leak_is_a_share_of_the_change_of_whole_weights():
+@pytest.mark.parametrize("rate", [0.2, 1e-6])
+def test_the_leak_is_a_share_of_the_change_of_whole_weights(rate):
     """Without projection some of the change of the merged weights lies in the span: by explicit tangents."""
     model = network()
     adapt(model, 0)
     learner = orthocl.attach(
-        orthocl.AdapterOGD(memory_per_task=4), model, torch.optim.SGD(trained(model).values(), lr=0.2)
+        orthocl.AdapterOGD(memory_per_task=4), model, torch.optim.SGD(trained(model).values(), lr=rate)
     )
     x, y = samples()
 

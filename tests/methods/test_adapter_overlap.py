@@ -47,3 +47,20 @@ def test_the_sentence_names_means_over_all_pairs():
     assert "most in layer (lora.a, lora.b: 50.0%, largest cosine 1.000)" in sentence
     assert sentence.endswith("the orthogonality loss sum |A1 A2^T| is 2.")
     assert summary([]) == "There are no pairs of adapters to compare."
+
+
+@pytest.mark.parametrize("missing", ["b", "ab"])
+def test_updates_are_compared_only_where_both_are_whole(missing):
+    both = weights(a=[0, 1], b=[0, 1])
+    some = {n: w for n, w in both.items() if n not in {f"layer.lora_B.{name}.weight" for name in missing}}
+    (one,) = adapter_overlaps(some)
+    assert (one.shared, one.updates) == pytest.approx((1.0, 0.0))
+
+
+@pytest.mark.parametrize("unit", [1e-20, 1.0])
+def test_a_weak_direction_is_a_direction(unit):
+    """{1, weakly 2} and {2, 3} share what {1, 2} and {2, 3} share."""
+    found = weights(a=[0, 1], b=[1, 2])
+    found["layer.lora_A.a.weight"] = unit * torch.diag(torch.tensor([1.0, 1e-3, 0, 0]).double())[:2]
+    (one,) = adapter_overlaps(found)
+    assert (one.shared, one.largest, one.by_chance) == pytest.approx((0.5, 1.0, 0.5))

@@ -1,6 +1,7 @@
 """The retention certificate: its bound holds, its first order is the Jacobian's, its limits cover."""
 
 import json
+from dataclasses import replace
 from math import comb
 
 import pytest
@@ -310,6 +311,9 @@ def test_numbers_of_a_certificate_by_hand():
     (one,) = found.probes
     assert (one.accuracy_before, one.accuracy_after) == (0.75, 0.25)
     assert (one.flipped, one.lost) == (4, 3)
+    assert found.sentence.startswith("Of 4 test samples of earlier tasks 3 were")
+    moved = replace(found, unprotected=("a", "b", "c", "d"))
+    assert "4 unprotected parameters moved, such as a, b, c" in str(moved).splitlines()
     # Rows change by 10 |x|: the largest by 20; |f| = 5 |x|, a root mean square of 5 sqrt(2.5).
     assert one.worst == pytest.approx(20 / (5 * 2.5**0.5))
     assert one.change.measured == pytest.approx(2.0)
@@ -333,3 +337,11 @@ def test_accuracy_is_only_named_where_labels_are_classes(labels, classes):
         model, before, {"weight": -before["weight"]}, [Probe("old", x, torch.tensor(labels))]
     ).probes
     assert (one.lost is not None) == classes
+
+
+def test_a_method_that_protects_inputs_has_no_outputs_of_its_own_to_certify():
+    """GPM projects, but remembers no outputs: only what the user names is certified."""
+    learner, data = two_tasks(orthocl.GPM(memory_per_task=10))
+    found = learner.certificate({"a": (data[0][0][80:], data[0][1][80:])})
+    assert [each.name for each in found.probes] == ["a"]
+    assert found.probes[0].protected is None

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from orthocl.methods import ER, DERpp
+from orthocl.methods import ER, DERpp, Joint
 from orthocl.nets import MLP, MultiHead
 from orthocl.streams import Task, TensorSplit
 from orthocl.training import attach
@@ -86,3 +86,10 @@ def test_samples_are_drawn_equally_often_and_through_their_own_heads(heads):
     handle.remove()
     assert sorted(drawn) == list(range(9))
     assert all(abs(count - 200) < 60 for count in drawn.values())
+
+
+def test_joint_training_keeps_every_sample(make, learn):
+    learner = make(Joint())
+    split = TensorSplit(torch.randn(150, 4, dtype=torch.float64), torch.randint(3, (150,)))
+    learn(learner, split, steps=1)
+    assert sum(len(piece) for piece in learner.method.memory) == 150

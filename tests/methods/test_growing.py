@@ -128,8 +128,9 @@ def test_every_method_goes_on_with_a_grown_head_and_a_new_layer(name):
             steps(learner, task(3, classes=5))
 
     if isinstance(learner.method, OGD) and not isinstance(learner.method, OGDPlus):
-        with pytest.warns(UserWarning, match=r"2 parameters, such as 'extra.weight', are new"):
+        with pytest.warns(UserWarning, match=r"2 parameters, such as 'extra.weight', are new") as found:
             third()
+        assert [each.filename for each in found if "are new" in str(each.message)] == [__file__]
     else:
         third()
     assert "extra.weight" in learner.parameters

@@ -7,8 +7,9 @@ import warnings
 import pytest
 import torch
 from torch import nn
+from torch.utils.data import TensorDataset
 
-from orthocl.methods import EWC, OGD
+from orthocl.methods import EWC, OGD, SGD, Method
 from orthocl.training import attach
 
 
@@ -30,7 +31,8 @@ def test_the_first_task_has_no_penalty_to_leave_out(make, data):
         steps(learner, data[1], penalised=True)
     with pytest.warns(UserWarning, match="works through a penalty") as found:
         steps(learner, data[2], penalised=False)
-    assert len([each for each in found if "penalty" in str(each.message)]) == 1
+    (said,) = [each for each in found if "penalty" in str(each.message)]
+    assert said.filename == __file__
 
 
 @pytest.mark.parametrize("policy", ["freeze", "keep"])
@@ -60,3 +62,33 @@ def test_a_certificate_sees_statistics_that_moved(data):
         steps(learner, split, penalised=False)
     found = learner.certificate({"first": data[0].samples()})
     assert found.probes[-1].change.measured > 0
+
+
+@pytest.mark.parametrize(("targets", "kind"), [(torch.float64, "regression"), (torch.long, "classification")])
+def test_numbers_are_regression_and_labels_are_classes(make, data, targets, kind):
+    learner = make(SGD())
+    inputs, labels = data[0].samples()
+    with learner.learning(TensorDataset(inputs, labels.to(targets))):
+        assert learner.current_task.kind == kind
+
+
+class Nudge(Method):
+    """Adds one to every gradient, in place."""
+
+    name = "nudge"
+
+    def transform(self, learner, gradient):
+        torch._foreach_add_(list(gradient), 1.0)
+        return gradient
+
+
+def test_a_method_may_work_in_place_on_weights_without_a_gradient(data):
+    """One layer is not used: its gradient is None, and what the method makes of it counts."""
+    net = nn.ModuleDict({"used": nn.Linear(4, 3, bias=False), "unused": nn.Linear(1, 1, bias=False)}).double()
+    start = net["unused"].weight.detach().clone()
+    learner = attach(Nudge(), net, torch.optim.SGD(net.parameters(), lr=0.25))
+    with learner.learning(data[0]):
+        inputs, targets = data[0].samples()
+        learner.loss(net["used"](inputs), targets).backward()
+        learner.optimizer.step()
+    torch.testing.assert_close(net["unused"].weight.detach(), start - 0.25)

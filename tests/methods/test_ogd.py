@@ -217,3 +217,28 @@ def test_an_error_in_a_task_takes_the_adapter_off(net, data, learn, make):
     assert learner.method.adapter is None
     assert {type(layer) for layer in net} == {nn.Linear, nn.Tanh, nn.Dropout}
     torch.testing.assert_close(net(data[1].inputs()).detach(), reached[0])
+
+
+@pytest.mark.parametrize("optimizer", [{"momentum": 0.9, "dampening": 0.5}, {"momentum": 0.9}, {}])
+def test_the_adapter_takes_the_steps_of_the_weights_own_group(optimizer, data):
+    """Two groups with rates of their own; momentum lasts over the tasks. As projecting every gradient."""
+    found = []
+    for engine in ("adapter", "project"):
+        torch.manual_seed(0)
+        model = MultiHead(MLP((4,), hidden=(6,)), {"a": 3}).double()
+        groups = [
+            {"params": list(model.heads.parameters()), "lr": 0.3},
+            {"params": list(model.trunk.parameters()), "lr": 0.1},
+        ]
+        learner = attach(
+            OGD(memory_per_task=4, engine=engine), model, torch.optim.SGD(groups, lr=0.2, **optimizer)
+        )
+        for number, split in enumerate(data):
+            with learner.learning(Task(number + 1, "a", split, split, head="a", outputs=3)):
+                for _ in range(4):
+                    learner.optimizer.zero_grad()
+                    cross_entropy(model(split.inputs()), split.targets).backward()
+                    learner.optimizer.step()
+            assert learner.method.adapter is None
+        found.append(flat([p.detach() for p in model.parameters()]))
+    torch.testing.assert_close(found[0], found[1], rtol=0, atol=1e-10)

@@ -571,3 +571,74 @@ def test_adapted_layers_take_any_number_of_leading_dimensions(make_problem):
     torch.testing.assert_close(layer(inputs), flat.reshape(2, 3, -1))
     torch.testing.assert_close(layer(inputs[0, 0]), flat[0])
     adapter.remove()
+
+
+def test_one_protected_parameter_is_enough(make_problem):
+    def single():
+        problem = make_problem("mlp")
+        torch.manual_seed(5)
+        return type(problem)(nn.Linear(6, 3, bias=False).double(), problem.x, problem.y)
+
+    problem, other = single(), single()
+    found = adapted(problem, fill(problem), {"momentum": 0.9}, steps=20)
+    expected = dense(other, other.jacobian(), {"momentum": 0.9}, steps=20)
+    assert (found - vector(single().parameters.values())).norm() > 1e-3
+    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-11)
+
+
+def step_once(problem, adapter):
+    optimizer = torch.optim.SGD(problem.model.parameters(), lr=0.02)
+    x, y = next(batches(problem, 1))
+    functional.cross_entropy(problem.model(x), y).backward()
+    optimizer.step()
+    adapter.step(0.02)
+
+
+def test_weights_that_are_complete_are_not_completed_again(make_problem):
+    problem = make_problem("mlp")
+    adapter = Adapter(problem.model, fill(problem), problem.parameters, batch_size=1, foreign=True)
+    step_once(problem, adapter)
+    before = adapter.reads
+    adapter.read()
+    complete = [p.detach().clone() for p in problem.parameters.values()]
+    assert adapter.reads == before + 1
+    adapter.read()
+    assert adapter.reads == before + 1
+    assert all(torch.equal(p, q) for p, q in zip(problem.parameters.values(), complete, strict=True))
+    adapter.remove()
+
+
+def test_loaded_weights_are_those_that_are_saved_again(make_problem):
+    """Before any forward pass: nothing of the way to other weights counts as leaked."""
+    problem = make_problem("mlp")
+    adapter = Adapter(problem.model, fill(problem), problem.parameters, batch_size=1)
+    step_once(problem, adapter)
+    torch.manual_seed(11)
+    other = MLP((6,), (9, 8), 3).double().state_dict()
+    problem.model.load_state_dict(other)
+    for name, value in problem.model.state_dict().items():
+        assert torch.equal(value, other[name])
+    adapter.remove()
+    for name, value in problem.model.state_dict().items():
+        assert torch.equal(value, other[name])
+
+
+@pytest.mark.parametrize("row", range(7))
+def test_each_of_few_tangents_is_checked(make_problem, row):
+    """The gradient is changed along one tangent, at right angles to the six others."""
+    problem = make_problem("mlp")
+    sizes = [p.numel() for p in problem.parameters.values()]
+    parts = dict(zip(problem.parameters, problem.jacobian().split(sizes, 1), strict=True))
+    adapter = Adapter(problem.model, fill(problem), problem.parameters, batch_size=1)
+    step_once(problem, adapter)
+    problem.model.zero_grad()
+    x, y = next(batches(problem, 1))
+    functional.cross_entropy(problem.model(x), y).backward()
+    names = [name for layer in adapter.layers for name in layer.block.names]
+    change = torch.linalg.pinv(torch.cat([parts[name] for name in names], 1))[:, row]
+    gradients = [problem.parameters[name].grad for name in names]
+    change = change * (vector(gradients).norm() / change.norm())
+    for gradient, part in zip(gradients, change.split([g.numel() for g in gradients]), strict=True):
+        gradient += part.view_as(gradient)
+    with pytest.raises(TrainingError, match="not what their layers' backward passes gave"):
+        adapter.step(0.02)

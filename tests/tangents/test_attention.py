@@ -49,3 +49,36 @@ def test_agreement_is_relative(scale):
     assert not _same(expected * 1.01, expected)
     assert not _same(expected[:3], expected[:3].T)
     assert _same(torch.zeros(2, 2), torch.zeros(2, 2))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_agrees_to_a_hundredth(dtype):
+    expected = torch.full((4, 5), 3.0, dtype=dtype)
+    assert _same(expected * 1.005, expected)
+    assert not _same(expected * 1.05, expected)
+
+
+def watched(module, *inputs, **settings):
+    """What a watched attention returns, and the uses of its projections that were reported."""
+    uses = []
+    end = watch_projections(module, uses.append)
+    torch.manual_seed(1)
+    found = module(*inputs, **settings)
+    end()
+    return found, uses
+
+
+def test_attention_that_cannot_be_computed_again_keeps_its_own_outputs():
+    """Without a batch axis, with settings by position, and with dropout: nothing is reported."""
+    torch.manual_seed(0)
+    module = torch.nn.MultiheadAttention(6, 2, dropout=0.5, batch_first=True).double()
+    x = torch.randn(3, 4, 6, dtype=torch.float64)
+    for training, inputs in ((False, (x[0],) * 3), (False, (x, x, x, None, False)), (True, (x, x, x))):
+        module.train(training)
+        found, uses = watched(module, *inputs)
+        torch.manual_seed(1)
+        module(*inputs)  # a watched attention is first computed as it is
+        expected = module(*inputs)
+        assert uses == []
+        torch.testing.assert_close(found[0], expected[0])
+        assert (found[1] is None) == (expected[1] is None)

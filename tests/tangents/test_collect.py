@@ -8,7 +8,8 @@ from torch import nn
 
 from orthocl.errors import DataError, SettingsError, UnsupportedError
 from orthocl.tangents import Tangents, collect
-from orthocl.tangents.blocks import inner_products
+from orthocl.tangents.blocks import Dense, inner_products
+from orthocl.tangents.collect import _Truth
 
 EXPECTED_KINDS = {
     "mlp": {"factored"},
@@ -306,3 +307,25 @@ def test_any_convolution(channels, groups, kernel, stride, padding, dilation, bi
     tangents = collect(model, x, y, parameters=parameters)
     torch.testing.assert_close(tangents.dense(), torch.stack(rows), rtol=1e-9, atol=1e-11)
     assert tangents.blocks[0].names == (("0.weight", "0.bias") if bias else ("0.weight",))  # not the fallback
+
+
+@pytest.mark.parametrize("scale", [1e-3, 1.0, 1e3])
+@pytest.mark.parametrize(
+    ("dtype", "rounding", "wrong"),
+    [(torch.bfloat16, 1e-2, 1e-1), (torch.float32, 1e-3, 1e-2), (torch.float64, 1e-8, 1e-6)],
+)
+def test_rows_agree_with_autograd_up_to_the_rounding_of_their_type(scale, dtype, rounding, wrong):
+    """Two rows of a layer with weights 1 and 0.5, whose combination is 4 in each place."""
+    truth = torch.full((2, 3), 4.0 * scale, dtype=dtype)
+    weights = torch.tensor([[1.0], [0.5]], dtype=dtype)
+    rows = torch.full((2, 6), 8 / 3 * scale, dtype=torch.float64)
+    found = _Truth(weights, {"w": truth}, rounding=0.0)
+    for share, believed in (
+        (0.0, True),
+        (rounding, True),
+        (-rounding, True),
+        (wrong, False),
+        (-wrong, False),
+    ):
+        block = Dense(("w",), ((2, 3),), (rows * (1 + share)).to(dtype))
+        assert found.agrees(block) is believed

@@ -416,3 +416,78 @@ def test_principal_components_do_not_depend_on_units(scale, make_problem):
     found = torch.cat([g.reshape(-1) for g in subspace.reject(gradient)])
     torch.testing.assert_close(found, vector - basis.T @ (basis @ vector), rtol=1e-6, atol=1e-8)
     assert subspace.append(scaled.select(torch.tensor([0, 1, 2])), 2) == 3
+
+
+@pytest.mark.parametrize("scale", [1e-10, 1e-5, 1.0, 1e5])
+def test_the_span_does_not_depend_on_units(scale, reject_dense):
+    generator = torch.Generator().manual_seed(0)
+    matrix = scale * torch.randn(4, 9, generator=generator, dtype=torch.float64)
+    parameters, tangents = rows_of(matrix)
+    subspace = Subspace(parameters)
+    assert subspace.append(tangents, 1) == 4
+    gradient = torch.randn(9, generator=generator, dtype=torch.float64)
+    torch.testing.assert_close(subspace.reject([gradient])[0], reject_dense(matrix, gradient))
+    assert subspace.replace([(1, tangents)]) == 4
+    assert subspace.replace([(1, tangents)], components=3) == 3
+
+
+def test_a_small_principal_direction_counts_as_much_as_a_small_tangent():
+    """Lengths 1 and 1e-4: a squared length of 1e-8 of the largest is above the tolerance of 1e-12."""
+    matrix = torch.diag(torch.tensor([1.0, 1e-4, 0.0], dtype=torch.float64))[:2]
+    parameters, tangents = rows_of(matrix)
+    subspace = Subspace(parameters)
+    assert subspace.append(tangents, 1, components=2) == 2
+    gradient = torch.tensor([3.0, 4.0, 5.0], dtype=torch.float64)
+    expected = torch.tensor([0.0, 0.0, 5.0], dtype=torch.float64)
+    torch.testing.assert_close(subspace.reject([gradient])[0], expected)
+
+
+def test_the_inverse_for_no_tangent_and_for_one():
+    parameters, tangents = rows_of(torch.tensor([[3.0, 4.0]], dtype=torch.float64))
+    subspace = Subspace(parameters)
+    assert subspace.inverse().shape == (0, 0)
+    subspace.append(tangents, 1)
+    torch.testing.assert_close(subspace.inverse(), torch.tensor([[1 / 25]], dtype=torch.float64))
+
+
+def test_errors_of_the_tangents_are_those_of_the_span():
+    parameters, tangents = rows_of(torch.eye(3, 5, dtype=torch.float64))
+    subspace = Subspace(parameters)
+    assert subspace.errors is None
+    subspace.append(tangents, 1)
+    assert subspace.errors is None
+    errors = torch.tensor([0.1, 0.2, 0.3], dtype=torch.float64)
+    subspace.replace([(1, Tangents(tangents.names, tangents.shapes, tangents.blocks, errors))])
+    assert torch.equal(subspace.errors, errors)
+
+
+@pytest.mark.parametrize("tolerance", [-0.5, 0.0, 1.0, 1.5])
+def test_tolerances_that_keep_all_or_nothing_are_refused(tolerance):
+    parameters, _ = rows_of(torch.randn(2, 5))
+    with pytest.raises(SettingsError, match="between 0 and 1"):
+        Subspace(parameters, tolerance=tolerance)
+
+
+def test_a_span_that_grows_protects_the_same_directions_among_more_parameters():
+    """A second parameter joins: tangents are padded with zeros, those set aside too."""
+    matrix = torch.tensor([[1.0, 0.0, 0.0], [1.0, 1.0, 0.0], [2.0, 1.0, 0.0]], dtype=torch.float64)
+    parameters, tangents = rows_of(matrix)
+    subspace = Subspace(parameters)
+    assert subspace.append(tangents.select(torch.tensor([0])), 1) == 1
+    assert subspace.append(tangents.select(torch.tensor([1, 2])), 2) == 1
+    more = {**parameters, "v": nn.Parameter(torch.zeros(2, dtype=torch.float64))}
+
+    def change(old: Tangents) -> Tangents:
+        return Tangents.explicit(more, [old.dense(), torch.zeros(old.rows, 2, dtype=torch.float64)])
+
+    subspace.grow(more, change)
+    assert (subspace.names, subspace.shapes) == (("w", "v"), ((3,), (2,)))
+    gradient = [torch.tensor([3.0, 4.0, 5.0]).double(), torch.tensor([6.0, 7.0]).double()]
+    expected = [torch.tensor([0.0, 0.0, 5.0]).double(), gradient[1]]
+    torch.testing.assert_close(subspace.reject(gradient), expected)
+    assert subspace.remove(1) == 0  # what was set aside returns
+    torch.testing.assert_close(subspace.reject(gradient), expected)
+    empty = Subspace(parameters)
+    empty.grow(more, change)
+    assert empty.tangents is None
+    assert empty.names == ("w", "v")

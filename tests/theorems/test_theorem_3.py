@@ -492,3 +492,53 @@ def test_the_pac_bayes_form_shares_its_level_among_tasks():
         same = gibbs_bound(solution, task, 2, 0.06 / (task * (task + 1)), "earlier-tasks")
         assert bound.value == pytest.approx(same.value, rel=1e-12)
         assert bound.terms["empirical"] == pytest.approx(same.empirical)
+
+
+@pytest.mark.parametrize("form", ["sound", "one-ball"])
+@pytest.mark.parametrize("target", [0.0, 0.8])
+def test_a_ball_has_at_least_one_unit_of_radius(form, target):
+    """f = w x at four times x = 2 with ridge 16: w = 8 y / 32 = 0.2 at most, and the smallest ball is of radius 1."""
+    x = torch.full((4, 1), 2.0, dtype=torch.float64)
+    solution = solve_stream(linear, [(x, torch.full((4,), target, dtype=torch.float64))], ridge=16.0)
+    assert solution.distance(1) == pytest.approx(target / 4)
+    terms = generalisation_bound(solution, task=1, form=form, loss=CLIPPED_ABSOLUTE, delta=0.1).terms
+    assert terms["empirical"] == pytest.approx(target / 2)
+    assert terms["complexity"] == pytest.approx(2 * math.sqrt(16) / 4)
+    assert terms["confidence"] == pytest.approx(3 * math.sqrt(math.log(2 * 2 * 2 / 0.1) / 8))
+
+
+def test_held_out_targets_are_as_many_as_inputs():
+    x = torch.eye(2, dtype=torch.float64)
+    solution = solve_stream(linear, [(x, torch.ones(2))])
+    held = torch.tensor([[2.0, 2.0], [3.0, 1.0], [1.0, 3.0]], dtype=torch.float64)
+    for inputs, targets in ((3, 2), (2, 3), (0, 0), (0, 1)):
+        with pytest.raises(DataError, match="one target per held-out sample"):
+            generalisation_bound(
+                solution, task=1, form="hold-out", held_out=(held[:inputs], torch.ones(targets))
+            )
+    one = generalisation_bound(solution, task=1, form="hold-out", held_out=(held[:1], torch.ones(1)), delta=0.1)
+    assert one.value == pytest.approx(0.95)  # no error of one sample, at level 0.1 / 2
+
+
+def test_black_and_white_inputs_have_the_same_numbers_by_chance():
+    pixels = (torch.arange(4)[:, None] * 5 < torch.arange(16)).double()
+    own, other = torch.zeros(4), torch.ones(4)
+    assert shared_sample({1: (pixels, own)}, 2, (pixels.roll(1, 1), other)) is None
+    for grey in (2 * pixels, pixels - 1, 0.5 * pixels):
+        assert "another order" in str(shared_sample({1: (grey, own)}, 2, (grey.roll(1, 1), other)))
+
+
+@pytest.mark.parametrize("rule", ["sgd", "ogd"])
+def test_the_right_sides_of_printed_inequalities(problem, rule):
+    solution = problem.solve(rule=rule)
+    norm, _, rademacher = printed_checks(solution, 2, after=3)
+    assert norm.printed == pytest.approx(solution.dissimilarity(2), rel=1e-12)
+    parts = []
+    for task in (1, 2, 3):
+        effective, residual = solution.effective_gram(task), solution.residual(task)
+        shifted = effective + problem.ridge * torch.eye(len(effective), dtype=torch.float64)
+        parts.append(
+            math.sqrt(float(effective.trace()) * float(residual @ torch.linalg.solve(shifted, residual)))
+            / len(residual)
+        )
+    assert rademacher.printed == pytest.approx(2 * sum(parts), rel=1e-8)

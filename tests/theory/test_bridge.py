@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from torch import nn
@@ -8,6 +10,7 @@ from orthocl.errors import DataError, SettingsError
 from orthocl.nets import make_net
 from orthocl.streams import from_arrays
 from orthocl.theory import Regularised, bridge, early_stopping_ridge, linearise, solve_stream
+from orthocl.theory.bridge import BridgeReport, PairReport
 from orthocl.theory.empirical import EmpiricalNTK
 from orthocl.theory.regression_targets import accuracy, regression_tasks
 from orthocl.training.theory_bridge import train_with_theory
@@ -149,3 +152,17 @@ def test_dissimilarity_of_tasks_in_any_units(scale):
     assert found.dissimilarity == pytest.approx(float((residual * solved).sum()) / 12, rel=1e-6)
     largest = float(torch.linalg.eigvalsh(kernel)[-1])
     assert found.learning_rate == pytest.approx(1 / (largest + ridge), rel=0.02)
+
+
+def test_the_correlation_of_changes_is_that_of_their_logarithms():
+    """Logs 0, 1, 2, 3 against 0, 2, 1, 5: covariance 7 of 5 and 14; pairs without a change do not count."""
+
+    def pair(predicted: float, measured: float) -> PairReport:
+        return PairReport(2, 1, predicted, measured, 0.0, 0.0)
+
+    pairs = [pair(math.exp(x), math.exp(y)) for x, y in ((0, 0), (1, 2), (2, 1), (3, 5))]
+    assert BridgeReport((), (*pairs, pair(0.0, 1.0), pair(1.0, 0.0))).correlation() == pytest.approx(
+        7 / math.sqrt(5 * 14)
+    )
+    assert BridgeReport((), tuple(pairs)).ratio() == pytest.approx(1.0)
+    assert math.isnan(BridgeReport((), tuple(pairs[:2])).correlation())

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from orthocl.theory import BoundSettings, generalisation_bound, solve_stream
-from orthocl.theory.certificate import certify
+from orthocl.theory.certificate import Certificate, certify
+from orthocl.theory.generalisation import Bound
 
 
 def linear(x, z):
@@ -59,3 +60,18 @@ def test_forms_that_apply():
     same = solve_stream(linear, [(x, x[:, 0].sign()), (x, x[:, 1].sign())], ridge=0.3)
     for task in (1, 2):  # a prior of all other samples knows the later task's too
         assert [bound.form for bound in certify(same, task=task).bounds] == ["sound", "pac-bayes"]
+
+
+def test_what_a_draw_says_of_f_itself_is_said_too():
+    """Only the PAC-Bayes form is about draws: 0.2 for a draw is 0.4 for f, or the 0.3 of another form."""
+
+    def say(*bounds: tuple[str, float]) -> str:
+        made = tuple(Bound(form, 1, 1, {"all": value}, "the error") for form, value in bounds)
+        return Certificate(1, 1, 0.05, made).sentence()
+
+    assert say(("sound", 0.9), ("pac-bayes", 0.2)).endswith(
+        "is at most 0.2 (pac-bayes) (of f itself: at most 0.4)"
+    )
+    assert say(("sound", 0.3), ("pac-bayes", 0.2)).endswith("(of f itself: at most 0.3)")
+    assert say(("sound", 0.15), ("pac-bayes", 0.2)).endswith("after task 1 is at most 0.15 (sound)")
+    assert say(("sound", 1.5), ("pac-bayes", 1.2)).endswith("nothing is certified")

@@ -167,3 +167,51 @@ def test_memory_is_asked_for_before_matrices_are_formed():
     curriculum.memory_limit -= 1
     with pytest.raises(SettingsError, match="the programme over subsets of 2 tasks with 6 points"):
         curriculum.best_order("subsets")
+
+
+def test_greedy_takes_the_cheapest_next_task():
+    for seed in range(6):
+        curriculum = Curriculum(linear, tasks(5, 2, 4, seed=seed), rule="sgd", ridge=0.1)
+        order: tuple[int, ...] = ()
+        while len(order) < 5:
+            left = [task for task in range(1, 6) if task not in order]
+            order = min(((*order, task) for task in left), key=curriculum.complexity)
+        found = curriculum.greedy_order()
+        assert found.tasks == order
+        assert found.complexity == pytest.approx(curriculum.complexity(order), rel=1e-12)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_after_exchanges_no_reversed_segment_is_cheaper(seed):
+    curriculum = Curriculum(linear, tasks(5, 2, 4, seed=seed), rule="sgd", ridge=0.1)
+    for start in ((5, 4, 3, 2, 1), (2, 5, 1, 4, 3), (3, 1, 5, 2, 4)):
+        found = curriculum._exchange(Order(start, curriculum.complexity(start), "given"))
+        assert sorted(found.tasks) == [1, 2, 3, 4, 5]
+        assert found.complexity == pytest.approx(curriculum.complexity(found.tasks), rel=1e-12)
+        for first, last in itertools.combinations(range(6), 2):
+            segment = found.tasks[first:last]
+            other = found.tasks[:first] + segment[::-1] + found.tasks[last:]
+            assert curriculum.complexity(other) >= found.complexity * (1 - 1e-9)
+
+
+def test_orders_that_are_tried_are_counted_and_named():
+    curriculum, seen = Curriculum(linear, tasks(3, 2, 4), rule="sgd"), []
+    found = curriculum.best_order("exhaustive", progress=lambda done, total: seen.append((done, total)))
+    assert seen == [(number, 6) for number in range(1, 7)]
+    assert (found.search, found.exact) == ("exhaustive", True)
+    assert curriculum.neighbours_order().search == "similar neighbours"
+    assert curriculum.neighbours_order(similar=False).search == "dissimilar neighbours"
+    assert curriculum.greedy_order().search == "greedy"
+
+
+@pytest.mark.parametrize("scale", [1e-12, 1.0, 1e12])
+def test_a_contradiction_of_a_thousandth_is_not_realisable(scale):
+    """y = 3 x at 1 and 2, and the same with the second target a thousandth larger."""
+    one = torch.ones(1, 1, dtype=torch.float64)
+
+    def found(second: float) -> bool:
+        pairs = [(one, 3.0 * scale * one[0]), (2 * one, second * scale * one[0])]
+        return Curriculum(linear, pairs).realisable()
+
+    assert found(6.0)
+    assert not found(6.006)

@@ -9,7 +9,7 @@ import torch
 
 from orthocl.theory import solve_stream
 from orthocl.theory.distance import radius_bound, remembers_everything, transfer_distance
-from orthocl.theory.dynamics import contraction, max_learning_rate
+from orthocl.theory.dynamics import contraction, max_learning_rate, outputs_during
 
 GENERATOR = torch.Generator().manual_seed(0)
 TASKS = [
@@ -58,3 +58,14 @@ def test_contraction_by_hand():
     assert contraction(solve_stream(linear, [task], ridge=0.0), 1, 0.1) == pytest.approx(0.6)
     assert contraction(solve_stream(linear, [task], ridge=1.0), 1, 0.1) == pytest.approx(0.8)
     assert contraction(solve_stream(linear, [task], ridge=0.0), 1, 0.6) == pytest.approx(1.4)  # it diverges
+
+
+@pytest.mark.parametrize("scale", [1e-14, 1.0, 1e14])
+def test_directions_without_kernel_add_nothing_at_other_points(scale):
+    """Targets 0 and 2 at one input: descent goes to their mean, by the same steps in every unit of the kernel."""
+    task = (torch.ones(2, 1, dtype=torch.float64), torch.tensor([0.0, 2.0], dtype=torch.float64))
+    solution = solve_stream(lambda x, z: scale * x @ z.T, [task])
+    probes = torch.tensor([[1.0], [3.0]], dtype=torch.float64)
+    found = outputs_during(solution, 1, [0, 1, 2], 0.1 / scale, probes)
+    expected = torch.tensor([0.0, 0.4, 0.64], dtype=torch.float64)[:, None] * probes.T
+    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-12)

@@ -148,3 +148,14 @@ def test_kernels_of_no_points_have_their_shape():
     kernel, x = EmpiricalNTK(torch.nn.Linear(3, 1)), torch.ones(4, 3)
     for left, right, shape in ((0, None, (0, 0)), (0, 4, (0, 4)), (4, 0, (4, 0)), (2, None, (2, 2))):
         assert kernel.gram(x[:left], None if right is None else x[:right]).shape == shape
+    assert kernel.diagonal(x[:0]).shape == (0,)
+    assert kernel.diagonal(x).tolist() == [4.0] * 4
+
+
+def test_the_number_of_outputs_is_that_of_the_last_layer():
+    narrow = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Linear(8, 3))
+    nested = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Sequential(torch.nn.ReLU(), torch.nn.Linear(4, 3)))
+    for model in (torch.nn.Linear(4, 3), narrow, nested):
+        kernel = EmpiricalNTK(model, "all")
+        assert kernel.outputs == 3
+        assert kernel.gram(torch.ones(2, 4)).shape == (6, 6)

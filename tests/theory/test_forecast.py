@@ -10,7 +10,7 @@ from torch import nn
 
 from orthocl.errors import SettingsError, UnsupportedError
 from orthocl.methods import make_method
-from orthocl.nets import make_net
+from orthocl.nets import make_net, use_head
 from orthocl.streams import from_arrays
 from orthocl.tangents import collect
 from orthocl.theory import (
@@ -26,6 +26,7 @@ from orthocl.theory import (
     principal_cosines,
     tangent_drift,
 )
+from orthocl.theory.forecast import Forecast, Reader, share_right
 from orthocl.theory.judgement import Pair, interval
 from orthocl.training import TrainSettings
 from orthocl.training.forecasting import Forecaster, descent_of, train_with_forecasts
@@ -269,3 +270,126 @@ def test_judgement_by_hand():
     residuals = [np.array(r - np.polyval(np.polyfit(ranks[2], r, 1), ranks[2])) for r in ranks[:2]]
     assert partial_rank_correlation(x, y, z) == pytest.approx(np.corrcoef(*residuals)[0, 1], abs=1e-9)
     assert interval([1.0]).seeds == 1
+
+
+def jacobian(model, task, count=None):
+    """Of all outputs of the task's head, in all parameters of the model."""
+    inputs = task.train.samples()[0].double()[:count]
+    rows = []
+    with use_head(model, task.head):
+        for value in model(inputs).flatten():
+            parts = torch.autograd.grad(value, list(model.parameters()), retain_graph=True, allow_unused=True)
+            pairs = zip(parts, model.parameters(), strict=True)
+            rows.append(
+                torch.cat([torch.zeros(p.numel()) if g is None else g.flatten() for g, p in pairs]).double()
+            )
+    return torch.stack(rows)
+
+
+def leading_inputs(inputs, energy):
+    """An orthonormal basis of the fewest directions that hold this share of the squared length."""
+    lengths, directions = torch.linalg.svd(inputs, full_matrices=False)[1:]
+    held = lengths.square().cumsum(0) / lengths.square().sum()
+    return directions[: int((held < energy).sum()) + 1]
+
+
+def test_a_net_with_several_heads_is_forecast_by_explicit_projections():
+    """Trunk weights are off the stored tangents or inputs; biases under GPM, and heads always, are free."""
+    stream = make_stream(tasks=2, heads="per-task")
+    first, second = stream.task(1), stream.task(2)
+    model = make_net("mlp", stream.input_shape, stream.heads, {"hidden": [5, 4]}, seed=0).double()
+    memory = ForecastMemory(model, per_task=4, variant="all", energy=0.8)
+    memory.remember(first)
+    theirs, own = jacobian(model, first), jacobian(model, second)
+    shared = torch.cat(
+        [
+            torch.full((p.numel(),), float(not name.startswith("heads")), dtype=torch.float64)
+            for name, p in model.named_parameters()
+        ]
+    )
+    off_tangents = off_rows(jacobian(model, first, 4) * shared)
+    x = first.train.samples()[0].double()[:4]
+    layers = [module for module in model.trunk.modules() if isinstance(module, nn.Linear)]
+    bases, now = {}, x
+    for layer in layers:
+        bases[id(layer.weight)] = leading_inputs(now, 0.8)
+        now = layer(now).relu().detach()
+
+    def off_layers(row):
+        parts = []
+        sizes = [p.numel() for p in model.parameters()]
+        for p, part in zip(model.parameters(), row.split(sizes), strict=True):
+            basis = bases.get(id(p))
+            weight = part.reshape(p.shape)
+            parts.append((weight if basis is None else weight - weight @ basis.T @ basis).flatten())
+        return torch.cat(parts)
+
+    project = {"sgd": lambda row: row, "ogd": off_tangents, "ogd+": off_tangents, "gpm": off_layers}
+    with torch.no_grad(), use_head(model, second.head):
+        start = model(second.train.samples()[0].double())
+    wanted = nn.functional.one_hot(second.train.samples()[1], 3).double()
+    found = forecast(model, [first], second, fit=Regularised(0.5), memory=memory, samples=12)
+    assert [each.rule for each in found] == list(FORECAST_RULES)
+    for each in found:
+        free = torch.stack([project[each.rule](row) for row in own])
+        shifted = free @ free.T + 0.5 * torch.eye(len(free), dtype=torch.float64)
+        step = free.T @ torch.linalg.solve(shifted, (wanted - start).flatten())
+        moved = (theirs @ step).reshape(each.before.shape)
+        torch.testing.assert_close(each.after - each.before, moved, rtol=1e-7, atol=1e-9)
+    assert len({round(each.change, 9) for each in found}) == 3  # OGD+ is OGD at the same weights
+
+
+@pytest.mark.parametrize("unit", [1e-6, 1.0, 1e6])
+def test_the_inputs_that_gpm_protects_after_several_tasks(unit):
+    """Directions off the basis are added one by one until the basis holds nine tenths of a task's squared length."""
+    data = [task.train.samples() for task in make_stream(tasks=3)]
+    stream = from_arrays([(unit * x, y, x, y) for x, y in data])
+    model = nn.Linear(6, 3).double()
+    memory = ForecastMemory(model, per_task=3, energy=0.9)
+    basis = torch.zeros(0, 6, dtype=torch.float64)
+    for task in stream:
+        memory.remember(task)
+        inputs = task.train.samples(torch.arange(3))[0].double()
+        while (inputs @ basis.T).square().sum() < 0.9 * inputs.square().sum():
+            rest = inputs - inputs @ basis.T @ basis
+            basis = torch.cat([basis, torch.linalg.svd(rest)[2][:1]])
+        (found,) = memory.bases.values()
+        assert found.shape == (6, len(basis))
+        torch.testing.assert_close(found @ found.T, basis.T @ basis, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_reading_a_model_uses_eval_mode_and_restores_its_own(training):
+    (task,) = make_stream(tasks=1)
+    model = nn.Sequential(nn.Linear(6, 3), nn.Dropout(0.9)).double().train(training)
+    reader = Reader(model, samples=12)
+    expected = model[0](task.train.samples()[0].double()).detach()
+    torch.testing.assert_close(reader.outputs(task), expected)
+    assert model.training == training
+    reader.tangents(task, every=True)
+    assert model.training == training
+
+
+def test_shares_and_drops_by_hand():
+    outputs = torch.tensor([[2.0, 1.0], [0.0, 3.0], [5.0, 4.0], [1.0, 0.0]])
+    labels = torch.tensor([0, 1, 0, 1])
+    assert share_right(outputs, labels) == 0.75
+    found = Forecast(2, 1, "sgd", outputs, outputs.flip(1), labels)
+    assert found.drop == pytest.approx(0.5)
+    assert found.change == pytest.approx((2 + 18 + 2 + 2) / 4)
+
+
+def test_drift_is_that_of_the_labels_logits():
+    stream = make_stream(tasks=2)
+    model = make_net("mlp", stream.input_shape, stream.heads, {"hidden": [7]}, seed=0).double()
+    start = {name: value.clone() for name, value in model.state_dict().items()}
+    states = [{name: (1 + 0.2 * k) * v + 0.1 * k for name, v in start.items()} for k in range(3)]
+    drift = tangent_drift(model, states, list(stream), samples=12)
+    rows = []
+    for state in states[1:]:
+        model.load_state_dict(state)
+        rows.append(dense_rows(model, stream.task(1), 12, every=False))
+    then, now = rows
+    cosines = nn.functional.cosine_similarity(then, now, dim=1)
+    assert float(drift.cosine[0, 1]) == pytest.approx(float(cosines.mean()), rel=1e-9)
+    assert float(drift.growth[0, 1]) == pytest.approx(float(now.norm() / then.norm()), rel=1e-9)

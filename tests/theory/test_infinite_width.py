@@ -233,3 +233,18 @@ def test_inputs_of_zero_are_orthogonal_to_all(inputs, bias):
         assert torch.allclose(from_right, textbook(inputs, zeros, 1, 2.0, bias), rtol=1e-12)
     else:
         assert torch.equal(from_right[:, 2], torch.zeros(9, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("unit", [1e-6, 0.1, 1.0, 1e6])
+def test_without_biases_the_kernel_has_the_units_of_its_inputs(inputs, unit):
+    """Lengths multiply, angles have no unit; unit inputs of the two-layer kernel have none either."""
+    plain = InfiniteWidthNTK(2).gram(inputs, inputs[:4])
+    torch.testing.assert_close(InfiniteWidthNTK(2).gram(unit * inputs, inputs[:4]), unit * plain)
+    torch.testing.assert_close(InfiniteWidthNTK(2).gram(inputs, unit * inputs[:4]), unit * plain)
+    torch.testing.assert_close(InfiniteWidthNTK(2).gram(unit * inputs), unit**2 * InfiniteWidthNTK(2).gram(inputs))
+    two = TwoLayerNTK(both=True)
+    torch.testing.assert_close(two.gram(unit * inputs, inputs[:4]), two.gram(inputs, inputs[:4]))
+    small = unit * inputs
+    torch.testing.assert_close(
+        InfiniteWidthNTK(2, 2.0, 0.1).gram(small[:4], small[4:]), textbook(small[:4], small[4:], 2, 2.0, 0.1)
+    )

@@ -45,3 +45,12 @@ def test_what_does_not_vary_has_no_rank_correlation():
     assert rank_correlation(rising, -rising) == -1
     for one, other in ((rising, constant), (constant, rising), (rising[:2], rising[:2])):
         assert math.isnan(rank_correlation(one, other))
+
+
+def test_the_same_order_is_exactly_one():
+    for count in range(3, 60):
+        x = np.arange(float(count)) ** 2
+        assert rank_correlation(x, np.exp(x / count)) == 1
+        assert rank_correlation(x, -x) == -1
+    assert rank_correlation(np.array([1.0, 2.0, 3.0]), np.array([1.0, 3.0, 2.0])) == 0.5
+    assert rank_correlation(np.array([0.0, 0.5, 1.0]), np.array([7.0, 8.0, 8.0])) == pytest.approx(0.75**0.5)

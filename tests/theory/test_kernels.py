@@ -9,7 +9,7 @@ import torch
 
 from orthocl.cli.theory import app
 from orthocl.errors import DataError, OrthoclError, SettingsError
-from orthocl.theory import Curriculum, GramKernel, InfiniteWidthNTK, solve_stream
+from orthocl.theory import Curriculum, FunctionKernel, GramKernel, InfiniteWidthNTK, solve_stream
 from orthocl.theory.kernels import check_positive, check_symmetric, symmetrise
 
 X = torch.randn(6, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
@@ -109,3 +109,10 @@ def test_the_entries_that_differ_are_named(block):
     matrix[3, 4] = 0.5
     with pytest.raises(DataError, match=r"k\(x_3, x_4\) = 0.5 and k\(x_4, x_3\) = 0:"):
         check_symmetric(matrix, block)
+
+
+def test_diagonals_are_those_of_the_matrix_also_of_no_points():
+    kernel = FunctionKernel(lambda x, z: (x @ z.T + 1) ** 2)
+    x = torch.randn(130, 3, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    torch.testing.assert_close(kernel.diagonal(x), (x.square().sum(1) + 1) ** 2)
+    assert kernel.diagonal(x[:0]).shape == (0,)

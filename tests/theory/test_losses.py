@@ -51,3 +51,11 @@ def test_margins_and_what_is_no_margin():
     )  # no sign is no margin
     signs = ramp(0.5).function(torch.tensor([[0.25], [-0.25], [0.0]]), torch.tensor([[1.0], [-1.0], [1.0]]))
     assert signs.tolist() == [0.5, 0.5, 1.0]
+
+
+def test_a_ramp_is_at_most_one_and_reaches_it():
+    for outputs in (1, 3):
+        for margin in MARGINS:
+            loss = ramp(margin, outputs)
+            wrong = loss.function(torch.eye(3)[:1, :outputs], -torch.eye(3)[:1, :outputs])
+            assert float(wrong) == loss.bound == 1.0

@@ -101,3 +101,16 @@ def test_alignment_of_a_network_with_all_its_outputs():
         float(reference @ gradient / reference.norm() / gradient.norm()), rel=1e-9
     )
     assert found.projected == pytest.approx(0.0, abs=1e-9)
+
+
+@pytest.mark.parametrize("unit", [1e-6, 1e-2, 1e6])
+def test_cosines_have_no_unit(unit):
+    """Targets in another unit: gradients grow with it, their angles do not change."""
+    plain = gradient_alignment(solve_stream(linear, TASKS, rule="ogd", ridge=0.4, memory=2), 3)
+    scaled = [(x, unit * y) for x, y in TASKS]
+    found = gradient_alignment(solve_stream(linear, scaled, rule="ogd", ridge=0.4, memory=2), 3)
+    for one, other in zip(plain, found, strict=True):
+        assert other.memory_gradient == pytest.approx(unit * one.memory_gradient, rel=1e-9)
+        assert (other.plain, other.steps) == pytest.approx((one.plain, one.steps), rel=1e-9)
+        assert abs(one.plain) > 1e-3
+        assert abs(one.steps) > 1e-3

@@ -9,7 +9,7 @@ import torch
 
 from orthocl.theory import solve_stream
 from orthocl.theory.dynamics import contraction, limit_training_loss, max_learning_rate, outputs_during
-from orthocl.theory.recursion import as_slice
+from orthocl.theory.recursion import as_slice, recurse
 
 X = torch.randn(6, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 Y = torch.randn(6, 2, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
@@ -85,3 +85,23 @@ def test_rows_that_are_a_slice():
     assert as_slice(torch.zeros(0, dtype=torch.long)) == slice(0, 0)
     for rows in ([3, 5], [5, 4, 3], [3, 4, 4, 6], [3, 4, 4], [1, 3, 2, 4]):
         assert as_slice(torch.tensor(rows)) is None
+
+
+@pytest.mark.parametrize("rule", ["sgd", "ogd"])
+def test_rows_of_a_task_may_be_anywhere_in_the_joint_matrix(rule):
+    """The same tasks, once one after the other and once with their rows among each other."""
+    x, y = torch.cat([X, NEW]), torch.cat([Y, -Y[:5]])
+    mixed = [torch.tensor([4, 0, 7]), torch.tensor([9, 3]), torch.tensor([10, 1, 2, 6])]
+    places = torch.cat(mixed)
+    blocks = list(torch.arange(9).split([3, 2, 4]))
+    settings = {"rule": rule, "ridge": 0.1, "memory": [torch.tensor([2, 0]), torch.arange(2), torch.arange(4)]}
+    start = torch.zeros(11, 2, dtype=torch.float64)
+    found = recurse(x @ x.T, mixed, [y[rows] for rows in mixed], start, **settings)
+    joint = x[places] @ x[places].T
+    wanted = recurse(joint, blocks, [y[rows] for rows in mixed], start[:9], **settings)
+    for task in range(3):
+        one, other = found.steps[task], wanted.steps[task]
+        torch.testing.assert_close(one.effective, other.effective)
+        torch.testing.assert_close(one.span[places], other.span)
+        assert one.memory_rank == other.memory_rank
+        torch.testing.assert_close(found.outputs[task + 1][places], wanted.outputs[task + 1])

@@ -24,3 +24,20 @@ def test_targets_and_traces_of_each_task(columns):
         torch.testing.assert_close(solution.task_targets(number), y)
         assert solution.base_trace(number) == pytest.approx(columns * float(x.square().sum()))
         assert solution.samples(number) == len(x)
+
+
+def test_the_effective_kernel_with_one_point_in_memory_by_hand():
+    """Off the first axis (3, 4) keeps 4 of its length; before anything is remembered, all of it."""
+    tasks = [
+        (torch.tensor([[2.0, 0.0]], dtype=torch.float64), torch.ones(1)),
+        (torch.tensor([[0.0, 1.0]], dtype=torch.float64), torch.ones(1)),
+        (torch.tensor([[1.0, 1.0]], dtype=torch.float64), torch.ones(1)),
+    ]
+    solution = solve_stream(lambda x, z: x @ z.T, tasks, rule="ogd")
+    points = torch.tensor([[3.0, 4.0], [1.0, -2.0]], dtype=torch.float64)
+    diagonals = [solution.effective_kernel(task).diagonal(points).tolist() for task in (1, 2, 3)]
+    assert diagonals == [pytest.approx(each, abs=1e-12) for each in ([25.0, 5.0], [16.0, 4.0], [0.0, 0.0])]
+    assert solution.effective_kernel(2).gram(points).tolist() == [
+        pytest.approx([16.0, -8.0]),
+        pytest.approx([-8.0, 4.0]),
+    ]

@@ -325,3 +325,31 @@ def test_points_come_back_with_all_their_outputs():
     assert torch.equal(solution.predict(Points(x)), solution.predict(x))
     one = solve_stream(linear, make_tasks(), ridge=0.1)
     assert one.predict(Points(x)).shape == (6,)
+
+
+def test_targets_of_two_logits_must_have_two_columns():
+    kernel = EmpiricalNTK(torch.nn.Linear(4, 2), "all")
+    x = torch.randn(6, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    for shape in ((6,), (6, 1), (6, 4)):
+        with pytest.raises(DataError, match="this kernel has 2 outputs"):
+            solve_stream(kernel, [(x, torch.zeros(shape))], ridge=1.0)
+    assert solve_stream(kernel, [(x, torch.zeros(6, 2))], ridge=1.0).predict(x).shape == (6, 2)
+
+
+@pytest.mark.parametrize("outputs", [2, 3])
+def test_labels_of_a_network_protect_the_logits_they_name(outputs):
+    """The same as to name the rows of these logits."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(torch.nn.Linear(4, 5), torch.nn.Tanh(), torch.nn.Linear(5, outputs)).double()
+    kernel = EmpiricalNTK(model, "all")
+    tasks = make_tasks(2, 5, 4, columns=outputs)
+    labels = [torch.arange(5) % outputs, torch.arange(5).flip(0) % outputs]
+    found = solve_stream(kernel, tasks, ridge=0.1, labels=labels)
+    rows = [torch.arange(5) * outputs + label for label in labels]
+    wanted = solve_stream(kernel, tasks, ridge=0.1, memory=rows)
+    assert found.rank(2) == wanted.rank(2) == 5
+    for x, _ in tasks:
+        torch.testing.assert_close(found.predict(x), wanted.predict(x))
+    moved = (found.predict(tasks[0][0]) - found.predict(tasks[0][0], after=1)).abs()
+    assert float(moved.gather(1, labels[0][:, None]).max()) < 1e-9 < 1e-3 < float(moved.max())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from html import escape
@@ -13,7 +12,7 @@ from typing import Any
 from torch import nn
 
 from orthocl.checking import make_checked
-from orthocl.errors import DataError, SettingsError
+from orthocl.errors import DataError, SettingsError, warn
 from orthocl.lab.executors import OnEvent
 from orthocl.lab.experiment.experiment import Experiment
 from orthocl.lab.experiment.settings import MethodSettings, NetSettings, RunSettings, StreamSettings
@@ -164,7 +163,7 @@ def compare(
     options = RunOptions(data_root=None if data_root is None else str(data_root))
     results = run_experiment(experiment, store, jobs=jobs, options=options, on_event=on_event)
     for warning in identical_seeds(results.pairs):
-        warnings.warn(warning, stacklevel=2)
+        warn(warning)
     return Comparison(results, tuple(metrics), Store(store))
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
-from orthocl.errors import SettingsError, StoreError, UnsupportedError
+from orthocl.errors import SettingsError, StoreError, UnsupportedError, warn
 from orthocl.methods.saved_state import check_saved, check_saved_settings
 from orthocl.storage import converted
 from orthocl.tangents.growing import has_grown
@@ -113,10 +112,9 @@ def _grown_parameters(
                 + ": only new layers and more outputs (a longer first axis) can be added between tasks"
             )
         if new is not parameter and not torch.equal(new.detach()[: len(parameter)], parameter.detach()):
-            warnings.warn(
+            warn(
                 f"the parameter {name!r} was replaced by one that does not begin with its values: earlier outputs "
                 "have changed. Copy the old values into the first rows (`orthocl.nets.grown_linear` does)",
-                stacklevel=6,
             )
     kept = {name for name in protected if named[name] is not protected[name]}
     added = present.keys() - set(known)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
 
-from orthocl.errors import TrainingError, UnsupportedError
+from orthocl.errors import TrainingError, UnsupportedError, warn
 from orthocl.nets.heads import find_heads
 
 
@@ -51,7 +50,7 @@ class Guard:
         thawed = [n for n, p in self.model.named_parameters() if n in self.frozen and p.requires_grad]
         if thawed:
             self.frozen -= set(thawed)
-            self._warn(
+            warn(
                 f"{len(thawed)} parameters, such as {thawed[0]!r}, were frozen when the method was attached and are "
                 f"trained now: {self.method} does not protect them. Attach with everything unfrozen that any task "
                 "will train"
@@ -63,7 +62,7 @@ class Guard:
         low = [name for name, p in parameters.items() if torch.finfo(p.dtype).bits < 32]
         if low and self.projects and "precision" not in self.said:
             self.said.add("precision")
-            self._warn(
+            warn(
                 f"{len(low)} protected parameters, such as {low[0]!r}, are kept in {parameters[low[0]].dtype}: "
                 "rounding the weights after each step undoes part of the projection. Keep them in float32 and use "
                 "autocast for speed"
@@ -91,7 +90,7 @@ class Guard:
         """Warn of another optimizer, whose steps bypass the method, and of layers that came during the task."""
         self.bypassed = self.at_start is not None and not torch.equal(self.at_start, checksum(parameters))
         if self.bypassed:
-            self._warn(
+            warn(
                 f"the weights were trained in this task, but not with the optimizer that {self.method} is "
                 "attached to, so without the method: use that optimizer for all tasks, or attach again to each new one "
                 "and carry the memory over with `state_dict` and `load_state_dict`"
@@ -103,7 +102,7 @@ class Guard:
         new = [n for n, p in named if n not in self.known and p.requires_grad and p not in own]
         if new:
             self.known |= set(new)
-            self._warn(
+            warn(
                 f"{len(new)} trainable parameters, such as {new[0]!r}, were added inside the task: {self.method} did "
                 "not protect them in it, and what it remembers of the task does not include them. Add layers between "
                 "tasks"
@@ -112,14 +111,11 @@ class Guard:
     def check_leak(self, leak: float) -> None:
         """Warn if the finished task has moved noticeably inside the protected space, whatever the reason."""
         if leak > NOTICEABLE_LEAK and not self.bypassed:
-            self._warn(
+            warn(
                 f"{leak:.1%} of this task's change of the weights lies in the space that {self.method} protects: some "
                 "steps bypassed it (another optimizer, weights that were loaded, averaged or rounded to half "
                 "precision). Remembered outputs have changed accordingly"
             )
-
-    def _warn(self, text: str) -> None:
-        warnings.warn(text, stacklevel=6)
 
 
 NOTICEABLE_LEAK = 0.005

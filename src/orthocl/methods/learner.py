@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from copy import copy
@@ -16,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
-from orthocl.errors import DataError, TrainingError
+from orthocl.errors import DataError, TrainingError, warn
 from orthocl.formatting import counted, size_text
 from orthocl.methods.base import Method
 from orthocl.methods.certifiable import Certifiable
@@ -232,7 +231,7 @@ class Learner(Certifiable):
         warning = None if self._warned else self.method.memory_warning(self, inputs)
         if warning:
             self._warned = True
-            warnings.warn(warning, stacklevel=4)
+            warn(warning)
 
     @property
     def device(self) -> torch.device:
@@ -326,10 +325,9 @@ class Learner(Certifiable):
     def _check_penalised(self) -> None:
         if not self._penalised and self.tasks_done > 0 and not self._warned_of_penalty:
             self._warned_of_penalty = True
-            warnings.warn(
+            warn(
                 f"{self.method.name} works through a penalty, which this step left out: add `learner.penalty()` to "
                 "the loss before `backward()`",
-                stacklevel=6,
             )
         self._penalised = False
 

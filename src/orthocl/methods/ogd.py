@@ -6,7 +6,6 @@ Reference: Farajtabar, Azizan, Mott, Li. Orthogonal Gradient Descent for Continu
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from orthocl.errors import TrainingError
+from orthocl.errors import TrainingError, warn
 from orthocl.methods.base import Gradient, Method, later
 from orthocl.methods.held_weights import held_elsewhere
 from orthocl.methods.learner import Learner
@@ -114,11 +113,10 @@ class OGD(Method):
             held = any(learner.ranks.gather(held))
         kept_on = self.engine == "adapter" or (learner.ranks is not None and self.adapter is not None)
         if held and kept_on:
-            warnings.warn(
+            warn(
                 "something besides the model and its optimizer holds protected parameters. If it reads them while a "
                 "task is learnt (an average of the weights, say), the adapter's share is missing: read them through "
                 'the model, call learner.merge() first, or use engine="project"',
-                stacklevel=6,
             )
         return held and not kept_on
 
@@ -255,10 +253,9 @@ class OGD(Method):
         """Say that earlier outputs may depend on new layers, which their stored tangents do not know."""
         new = [name for name in learner.parameters if name not in earlier]
         if new and self.subspace is not None and self.subspace.rank:
-            warnings.warn(
+            warn(
                 f"{len(new)} parameters, such as {new[0]!r}, are new: what {self.name} remembers of earlier tasks does "
                 "not hold back their changes, if earlier outputs depend on them. OGD+ takes its tangents again",
-                stacklevel=6,
             )
 
     def merge(self, learner: Learner) -> None:

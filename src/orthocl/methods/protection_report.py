@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from orthocl.errors import warn
 from orthocl.methods.learner import Learner
 from orthocl.methods.memory import Remembered
 from orthocl.nets.heads import use_head
@@ -143,11 +143,10 @@ class Watch:
                 size += float(then.square().sum())
         self.report["batch_norm_drift"] = (change / max(size, 1e-300)) ** 0.5
         if self.report["batch_norm_drift"] > NOTICEABLE:
-            warnings.warn(
+            warn(
                 "batch statistics that kept moving during the task changed remembered outputs by "
                 f"{self.report['batch_norm_drift']:.1%}, which no projection can prevent: "
                 'attach with batch_norm="freeze" to keep those of the first task',
-                stacklevel=2,
             )
 
     def nbytes(self) -> int:

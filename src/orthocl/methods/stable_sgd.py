@@ -6,14 +6,13 @@ Learning. NeurIPS 2020.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
 
 from torch import nn
 
-from orthocl.errors import SettingsError
+from orthocl.errors import SettingsError, warn
 from orthocl.methods.base import Method
 from orthocl.methods.learner import Learner
 
@@ -48,11 +47,10 @@ class StableSGD(Method):
         decay = self.decay**learner.tasks_done
         groups = learner.optimizer.param_groups
         if any(group["lr"] != rate * decay for group, rate in zip(groups, self.rates, strict=False)):
-            warnings.warn(
+            warn(
                 "something else, such as a scheduler, changed the learning rate during a task of stable-sgd, which "
                 "sets it at the start of each task and puts it back at the end: leave the schedule to one of the two "
                 "(decay=1.0 leaves it to yours within a task)",
-                stacklevel=2,
             )
         self.rates = []
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass
 
-from orthocl.errors import SettingsError
+from orthocl.errors import SettingsError, warn
 from orthocl.streams.base import Stream, Task
 from orthocl.streams.seeds import generator
 from orthocl.streams.views import LabelledData, stream_fingerprint
@@ -72,10 +71,9 @@ def split(
     most, left = divmod(len(data.classes), classes_per_task)
     if tasks is None and left:
         names = ", ".join(data.classes[-left:])
-        warnings.warn(
+        warn(
             f"{len(data.classes)} classes of {data.name} do not divide into tasks of {classes_per_task}: {left} are "
             "left out" + (f" ({names})" if not shuffle_classes and left < 5 else ""),
-            stacklevel=2,
         )
     tasks = most if tasks is None else tasks
     if not 1 <= tasks <= most:

@@ -13,14 +13,13 @@ Existing bases are extended, never rotated: cores of earlier tangents stay the s
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
-from orthocl.errors import SettingsError
+from orthocl.errors import SettingsError, warn
 from orthocl.tangents.blocks import Block, Compressed, Patches, accurate, extended, slices
 from orthocl.tangents.costs import Core
 from orthocl.tangents.layers import layer_shape, represented
@@ -124,10 +123,9 @@ def compress(
         tight = 1 - (1 - tight) / TIGHTER**2
     else:
         mean, worst = _left_out(errors, scale)
-        warnings.warn(
+        warn(
             f"tangents keep {1 - mean:.4f} of their energy on average and {1 - worst:.4f} at worst, less than the "
             f"{rules.energy:g} and {rules.worst:g} asked for: raise `energy`, or keep all of it with energy=1.0",
-            stacklevel=2,
         )
     kept = {layer.found.names: layer for layer in layers}
     blocks = [

@@ -7,12 +7,12 @@ steps of `mlp_steps` where nothing can see the difference, after checking that t
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from torch import Tensor
 
+from orthocl.errors import warn
 from orthocl.methods.learner import Learner
 from orthocl.training.mlp_steps import MLPStepper
 from orthocl.training.quick_conditions import why_not_quick
@@ -123,8 +123,7 @@ class StepperChoice:
 
     def _differed(self) -> None:
         self.quick = False
-        warnings.warn(
+        warn(
             "the quick steps of multilayer perceptrons differ from autograd's on this machine or with this version of "
             "torch: plain steps are taken instead, which are right but slower",
-            stacklevel=2,
         )

@@ -23,14 +23,13 @@ import os
 import shutil
 import stat
 import tempfile
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from orthocl.errors import OrthoclError, StoreError
+from orthocl.errors import OrthoclError, StoreError, warn
 from orthocl.lab.experiment.settings import RunSettings
 from orthocl.lab.store.index import Summary, current
 from orthocl.lab.store.record import Record, readable_json
@@ -311,7 +310,7 @@ class Store:
             except StoreError as error:
                 damage = Damage(run, self.folder(run) / "record.json", str(error))
                 if on_damage is None:
-                    warnings.warn(f"left out: {error}", DamagedRecordWarning, stacklevel=2)
+                    warn(f"left out: {error}", DamagedRecordWarning)
                 else:
                     on_damage(damage)
                 continue
