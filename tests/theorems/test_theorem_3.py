@@ -23,7 +23,7 @@ from orthocl.theory import (
 )
 from orthocl.theory.generalisation import mean_upper_bound
 from orthocl.theory.hold_out import clopper_pearson, count_errors
-from orthocl.theory.losses import LOSSES
+from orthocl.theory.losses import LOSSES, MARGINS
 from orthocl.theory.pac_bayes import gibbs_bound
 from orthocl.theory.printed_inequalities import PrintedCheck, printed_checks
 
@@ -497,7 +497,7 @@ def test_the_pac_bayes_form_shares_its_level_among_tasks():
 @pytest.mark.parametrize("form", ["sound", "one-ball"])
 @pytest.mark.parametrize("target", [0.0, 0.8])
 def test_a_ball_has_at_least_one_unit_of_radius(form, target):
-    """f = w x at four times x = 2 with ridge 16: w = 8 y / 32 = 0.2 at most, and the smallest ball is of radius 1."""
+    """x = 2 four times with ridge 16: w = 8 y / 32 = 0.2 at most, the smallest ball is of radius 1."""
     x = torch.full((4, 1), 2.0, dtype=torch.float64)
     solution = solve_stream(linear, [(x, torch.full((4,), target, dtype=torch.float64))], ridge=16.0)
     assert solution.distance(1) == pytest.approx(target / 4)
@@ -516,12 +516,14 @@ def test_held_out_targets_are_as_many_as_inputs():
             generalisation_bound(
                 solution, task=1, form="hold-out", held_out=(held[:inputs], torch.ones(targets))
             )
-    one = generalisation_bound(solution, task=1, form="hold-out", held_out=(held[:1], torch.ones(1)), delta=0.1)
+    one = generalisation_bound(
+        solution, task=1, form="hold-out", held_out=(held[:1], torch.ones(1)), delta=0.1
+    )
     assert one.value == pytest.approx(0.95)  # no error of one sample, at level 0.1 / 2
 
 
 def test_black_and_white_inputs_have_the_same_numbers_by_chance():
-    pixels = (torch.arange(4)[:, None] * 5 < torch.arange(16)).double()
+    pixels = (torch.arange(1, 5)[:, None] * 3 < torch.arange(16)).double()
     own, other = torch.zeros(4), torch.ones(4)
     assert shared_sample({1: (pixels, own)}, 2, (pixels.roll(1, 1), other)) is None
     for grey in (2 * pixels, pixels - 1, 0.5 * pixels):
@@ -542,3 +544,36 @@ def test_the_right_sides_of_printed_inequalities(problem, rule):
             / len(residual)
         )
     assert rademacher.printed == pytest.approx(2 * sum(parts), rel=1e-8)
+
+
+@pytest.mark.parametrize("columns", [1, 2])
+def test_two_outputs_are_several(columns):
+    """Maurer's contraction costs sqrt(2) from two outputs on."""
+    x = torch.randn(9, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    y = torch.eye(2, dtype=torch.float64)[torch.arange(9) % 2][:, :columns]
+    solution = solve_stream(linear, [(x, y)], ridge=0.5)
+    shell = math.ceil(solution.distance(1) / 0.25)
+    length = math.sqrt(columns * float(x.square().sum()))
+    for loss, steepness in ((CLIPPED_ABSOLUTE, 1.0), (ramp(0.5, columns), 2 * math.sqrt(columns))):
+        settings = BoundSettings(unit_radius=0.25)
+        terms = generalisation_bound(solution, task=1, loss=loss, settings=settings).terms
+        expected = 2 * math.sqrt(columns) * steepness * shell * 0.25 * length / 9
+        assert terms["complexity"] == pytest.approx(expected, rel=1e-9)
+
+
+def test_each_task_has_its_own_number_of_outputs_for_an_input():
+    """One row per input in the first task, two in the second: the second pays for two."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(2, 9, 4, generator=generator, dtype=torch.float64)
+    kernel = EmpiricalNTK(torch.nn.Linear(4, 2).double(), "gtl")
+    rows = [Points.labelled(x[0], torch.arange(9) % 2), Points.every_logit(x[1], outputs=2)]
+    solution = solve_stream(kernel, [(each, torch.ones(len(each)).double()) for each in rows], ridge=0.5)
+    shell = math.ceil(solution.distance_between(0, 2) / 0.25)
+    length = math.sqrt(float(kernel.gram(rows[1]).diagonal().sum()))
+    settings = BoundSettings(unit_radius=0.25)
+    terms = generalisation_bound(solution, task=2, loss=CLIPPED_ABSOLUTE, settings=settings).terms
+    expected = 2 * math.sqrt(2) * shell * 0.25 * length / 9
+    assert terms["complexity"] == pytest.approx(expected, rel=1e-9)
+    least = generalisation_bound(solution, task=2, loss="ramp", settings=settings).terms["complexity"]
+    steepness = least / (expected / math.sqrt(2))
+    assert steepness in [pytest.approx(ramp(margin, 2).lipschitz * math.sqrt(2)) for margin in MARGINS]

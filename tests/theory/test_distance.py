@@ -62,7 +62,7 @@ def test_contraction_by_hand():
 
 @pytest.mark.parametrize("scale", [1e-14, 1.0, 1e14])
 def test_directions_without_kernel_add_nothing_at_other_points(scale):
-    """Targets 0 and 2 at one input: descent goes to their mean, by the same steps in every unit of the kernel."""
+    """Targets 0 and 2 at one input: descent goes to their mean, by the same steps in every unit."""
     task = (torch.ones(2, 1, dtype=torch.float64), torch.tensor([0.0, 2.0], dtype=torch.float64))
     solution = solve_stream(lambda x, z: scale * x @ z.T, [task])
     probes = torch.tensor([[1.0], [3.0]], dtype=torch.float64)

@@ -154,7 +154,9 @@ def test_kernels_of_no_points_have_their_shape():
 
 def test_the_number_of_outputs_is_that_of_the_last_layer():
     narrow = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Linear(8, 3))
-    nested = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Sequential(torch.nn.ReLU(), torch.nn.Linear(4, 3)))
+    nested = torch.nn.Sequential(
+        torch.nn.Flatten(), torch.nn.Sequential(torch.nn.ReLU(), torch.nn.Linear(4, 3))
+    )
     for model in (torch.nn.Linear(4, 3), narrow, nested):
         kernel = EmpiricalNTK(model, "all")
         assert kernel.outputs == 3

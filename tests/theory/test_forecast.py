@@ -341,7 +341,7 @@ def test_a_net_with_several_heads_is_forecast_by_explicit_projections():
 
 @pytest.mark.parametrize("unit", [1e-6, 1.0, 1e6])
 def test_the_inputs_that_gpm_protects_after_several_tasks(unit):
-    """Directions off the basis are added one by one until the basis holds nine tenths of a task's squared length."""
+    """Directions are added one by one until they hold nine tenths of a task's squared length."""
     data = [task.train.samples() for task in make_stream(tasks=3)]
     stream = from_arrays([(unit * x, y, x, y) for x, y in data])
     model = nn.Linear(6, 3).double()

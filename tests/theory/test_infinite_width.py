@@ -241,7 +241,9 @@ def test_without_biases_the_kernel_has_the_units_of_its_inputs(inputs, unit):
     plain = InfiniteWidthNTK(2).gram(inputs, inputs[:4])
     torch.testing.assert_close(InfiniteWidthNTK(2).gram(unit * inputs, inputs[:4]), unit * plain)
     torch.testing.assert_close(InfiniteWidthNTK(2).gram(inputs, unit * inputs[:4]), unit * plain)
-    torch.testing.assert_close(InfiniteWidthNTK(2).gram(unit * inputs), unit**2 * InfiniteWidthNTK(2).gram(inputs))
+    torch.testing.assert_close(
+        InfiniteWidthNTK(2).gram(unit * inputs), unit**2 * InfiniteWidthNTK(2).gram(inputs)
+    )
     two = TwoLayerNTK(both=True)
     torch.testing.assert_close(two.gram(unit * inputs, inputs[:4]), two.gram(inputs, inputs[:4]))
     small = unit * inputs

@@ -10,8 +10,9 @@ import torch
 from torch.distributions import MultivariateNormal, kl_divergence
 
 from orthocl.errors import DataError, SettingsError
-from orthocl.theory import solve_stream
-from orthocl.theory.pac_bayes import SCALES, TOGETHER, _gibbs_table, _maurer, gibbs_bound, kl_inverse
+from orthocl.theory import EmpiricalNTK, Points, solve_stream
+from orthocl.theory.certificate import certify
+from orthocl.theory.pac_bayes import SCALES, SHARES, TOGETHER, _gibbs_table, _maurer, gibbs_bound, kl_inverse
 
 FEATURES, RIDGE, DELTA = 4, 0.3, 0.05
 EYE = torch.eye(FEATURES, dtype=torch.float64)
@@ -21,27 +22,27 @@ def linear(x, z):
     return x @ z.T
 
 
-def stream():
+def stream(unit=1.0):
     generator = torch.Generator().manual_seed(0)
     tasks = []
     for count in (2, 7, 3):
         x = torch.randn(count, FEATURES, generator=generator, dtype=torch.float64)
-        tasks.append((x, (x[:, 0] + 0.3 * x[:, 1]).sign()))
+        tasks.append((unit * x, (x[:, 0] + 0.3 * x[:, 1]).sign()))
     return tasks
 
 
-def weights(tasks, rule):
+def weights(tasks, rule, ridge):
     """w_T of a linear model from zero: its outputs at the unit vectors."""
-    return solve_stream(linear, tasks, rule=rule, ridge=RIDGE, initial=0.0).predict(EYE)
+    return solve_stream(linear, tasks, rule=rule, ridge=ridge, initial=0.0).predict(EYE)
 
 
-def reference(prior, rule, after, share, scale, noise):
+def reference(prior, rule, after, share, scale, noise, unit=1.0):
     """Value, Gibbs error and KL, all from explicit means and covariances in the range of P_2."""
-    tasks = stream()
+    tasks, ridge = stream(unit), unit**2 * RIDGE
     x, y = tasks[1]
     seen = int(share * len(x))
-    final = weights(tasks[:after], rule)
-    mean, free = weights(tasks[:1], rule), EYE
+    final = weights(tasks[:after], rule, ridge)
+    mean, free = weights(tasks[:1], rule, ridge), EYE
     if rule == "ogd":  # a basis of what the first task leaves free
         free = torch.linalg.svd(tasks[0][0])[2][2:].T
     if prior == "initialisation":
@@ -51,9 +52,9 @@ def reference(prior, rule, after, share, scale, noise):
     if prior == "other-samples" and seen:
         reduced = list(tasks[:after])
         reduced[1] = (x[:seen], y[:seen])
-        mean = weights(reduced, rule)
+        mean = weights(reduced, rule, ridge)
     elif seen:
-        mean = mean + free @ torch.linalg.solve(a.T @ a + RIDGE * eye, a.T @ (y[:seen] - x[:seen] @ mean))
+        mean = mean + free @ torch.linalg.solve(a.T @ a + ridge * eye, a.T @ (y[:seen] - x[:seen] @ mean))
     before = scale * torch.linalg.inv(eye + a.T @ a / noise)
     behind = scale * torch.linalg.inv(eye + z.T @ z / noise)
     divergence = float(
@@ -139,3 +140,50 @@ def test_what_the_form_cannot_bound_is_refused():
             after=1,
             delta=DELTA,
         )
+
+
+@pytest.mark.parametrize(("unit", "scale"), [(1e-4, 1e-8), (1.0, 1.0), (1e2, 1e-4)])
+@pytest.mark.parametrize("prior", ["earlier-tasks", "initialisation"])
+def test_a_prior_from_half_the_sample_in_any_unit_of_the_inputs(prior, unit, scale, monkeypatch):
+    monkeypatch.setattr("orthocl.theory.pac_bayes.SHARES", (0.5,))
+    monkeypatch.setattr("orthocl.theory.pac_bayes.SCALES", (scale, 4 * scale))
+    solution = solve_stream(linear, stream(unit), rule="ogd", ridge=unit**2 * RIDGE, initial=0.0)
+    found = gibbs_bound(solution, task=2, after=3, delta=DELTA, prior=prior)
+    value, error, divergence = reference(prior, "ogd", 3, 0.5, found.scale, found.noise, unit)
+    assert (found.value, found.empirical, found.divergence) == pytest.approx(
+        (value, error, divergence), rel=1e-6
+    )
+
+
+def test_one_sample_is_enough_for_a_prior(monkeypatch):
+    solution = solve_stream(linear, stream(), rule="ogd", ridge=RIDGE, initial=0.0)
+    monkeypatch.setattr("orthocl.theory.pac_bayes.SHARES", (0.5,))
+    found = gibbs_bound(solution, task=1, after=3, delta=DELTA)
+    assert (found.samples, found.share) == (1, 0.5)
+
+
+def test_the_level_is_shared_by_all_choices():
+    assert [math.log(scale, 4) for scale in SCALES] == pytest.approx(list(range(-8, 9)))
+    assert len(list(itertools.product(SCALES, SCALES, SHARES))) == 17 * 17 * 2 == TOGETHER
+
+
+@pytest.mark.parametrize("unit", [1.0, 1e-12, 1e-20])
+def test_noise_is_not_bounded_below_its_error_in_any_unit_of_the_kernel(unit):
+    """Labels by chance have an error of one half, however small the kernel is against the posterior's noise."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(400, 40, generator=generator, dtype=torch.float64)
+    y = torch.randn(400, generator=generator, dtype=torch.float64).sign()
+    solution = solve_stream(lambda x, z: unit * (-torch.cdist(x, z).square() / 20).exp(), [(x, y)], ridge=1.0)
+    assert gibbs_bound(solution, task=1, after=1, delta=DELTA).value > 0.5
+
+
+def test_several_rows_of_one_input_are_not_several_samples():
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(5, 3, generator=generator, dtype=torch.float64)
+    kernel = EmpiricalNTK(torch.nn.Linear(3, 4).double(), "gtl")
+    rows = Points.every_logit(x, outputs=4)
+    solution = solve_stream(kernel, [(rows, torch.ones(20, dtype=torch.float64))], ridge=1.0)
+    assert solution.outputs_per_input(1) == 4
+    with pytest.raises(SettingsError, match="got 4 outputs"):
+        gibbs_bound(solution, task=1, after=1, delta=DELTA)
+    assert "pac-bayes" not in [bound.form for bound in certify(solution, task=1).bounds]

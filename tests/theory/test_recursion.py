@@ -94,7 +94,11 @@ def test_rows_of_a_task_may_be_anywhere_in_the_joint_matrix(rule):
     mixed = [torch.tensor([4, 0, 7]), torch.tensor([9, 3]), torch.tensor([10, 1, 2, 6])]
     places = torch.cat(mixed)
     blocks = list(torch.arange(9).split([3, 2, 4]))
-    settings = {"rule": rule, "ridge": 0.1, "memory": [torch.tensor([2, 0]), torch.arange(2), torch.arange(4)]}
+    settings = {
+        "rule": rule,
+        "ridge": 0.1,
+        "memory": [torch.tensor([2, 0]), torch.arange(2), torch.arange(4)],
+    }
     start = torch.zeros(11, 2, dtype=torch.float64)
     found = recurse(x @ x.T, mixed, [y[rows] for rows in mixed], start, **settings)
     joint = x[places] @ x[places].T

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from orthocl.theory import solve_stream
+from orthocl.theory import EmpiricalNTK, solve_stream
 
 
 @pytest.mark.parametrize("columns", [1, 2])
@@ -41,3 +41,21 @@ def test_the_effective_kernel_with_one_point_in_memory_by_hand():
         pytest.approx([16.0, -8.0]),
         pytest.approx([-8.0, 4.0]),
     ]
+
+
+def test_targets_of_a_network_come_back_as_given_for_tasks_of_any_size():
+    generator = torch.Generator().manual_seed(0)
+    kernel = EmpiricalNTK(torch.nn.Linear(4, 3), "all")
+    tasks = [
+        (
+            torch.randn(count, 4, generator=generator, dtype=torch.float64),
+            torch.randn(count, 3, generator=generator, dtype=torch.float64),
+        )
+        for count in (2, 5, 3)
+    ]
+    solution = solve_stream(kernel, tasks, ridge=0.1)
+    for number, (x, y) in enumerate(tasks, start=1):
+        assert torch.equal(solution.task_targets(number), y)
+        before = solution.predict(x, after=number - 1)
+        torch.testing.assert_close(solution.residual(number), y - before)
+        torch.testing.assert_close(solution.train_outputs(number), solution.predict(x))

@@ -341,7 +341,9 @@ def test_labels_of_a_network_protect_the_logits_they_name(outputs):
     """The same as to name the rows of these logits."""
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        model = torch.nn.Sequential(torch.nn.Linear(4, 5), torch.nn.Tanh(), torch.nn.Linear(5, outputs)).double()
+        model = torch.nn.Sequential(
+            torch.nn.Linear(4, 5), torch.nn.Tanh(), torch.nn.Linear(5, outputs)
+        ).double()
     kernel = EmpiricalNTK(model, "all")
     tasks = make_tasks(2, 5, 4, columns=outputs)
     labels = [torch.arange(5) % outputs, torch.arange(5).flip(0) % outputs]

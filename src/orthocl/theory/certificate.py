@@ -88,7 +88,7 @@ def certify(
     found = None
     if not settings.independent:
         found = shared_sample(*samples_beside(solution, task, settings))
-    forms = _forms(solution, held_out is not None, found is not None)
+    forms = _forms(solution, task, held_out is not None, found is not None)
     if found is not None:
         settings = replace(settings, prior="initialisation")
     bounds = [
@@ -109,11 +109,11 @@ def certify(
     return Certificate(task, last, delta, tuple(bounds), found or "")
 
 
-def _forms(solution: Solution, held_out: bool, dependent: bool) -> Sequence[Form]:
+def _forms(solution: Solution, task: int, held_out: bool, dependent: bool) -> Sequence[Form]:
     forms: list[Form] = ["sound"]
     if not dependent:
         forms.append("one-ball")
-    if solution.targets[0].shape[1] * solution.kernel.outputs == 1:
+    if solution.outputs_per_input(task) == 1:
         forms.append("pac-bayes")
     if held_out:
         forms.append("hold-out")

@@ -211,7 +211,7 @@ def generalisation_bound(
         check_independent(*samples_beside(solution, task, settings), form)
     if form == "pac-bayes":
         return _gibbs(solution, task, last, delta, settings)
-    chosen = _losses(loss, solution)
+    chosen = _losses(loss, solution, task)
     if form == "printed":
         return _printed(solution, task, last, delta, chosen[0])
     level = delta / (task * (task + 1) * len(chosen))
@@ -253,19 +253,14 @@ def _check_samples(solution: Solution, task: int) -> None:
         )
 
 
-def _losses(loss: Loss | str, solution: Solution) -> list[Loss]:
+def _losses(loss: Loss | str, solution: Solution, task: int) -> list[Loss]:
     if isinstance(loss, Loss):
         return [loss]
     if loss == "ramp":
-        return [ramp(margin, _outputs(solution)) for margin in MARGINS]
+        return [ramp(margin, solution.outputs_per_input(task)) for margin in MARGINS]
     if loss not in LOSSES:
         raise unknown_name("loss", loss, [*LOSSES, "ramp"])
     return [LOSSES[loss]]
-
-
-def _outputs(solution: Solution) -> int:
-    """Numbers that the function gives for one input."""
-    return solution.targets[0].numel() // solution.samples(1)
 
 
 def _uniform(
@@ -276,9 +271,8 @@ def _uniform(
     first = 0 if form == "sound" else task - 1
     radius = _radius(solution, first, last, settings)
     shell = max(1, math.ceil(radius / settings.unit_radius))
-    scale = (
-        2 * loss.lipschitz * (math.sqrt(2) if _outputs(solution) > 1 else 1) * shell * settings.unit_radius
-    )
+    several = math.sqrt(2) if solution.outputs_per_input(task) > 1 else 1
+    scale = 2 * loss.lipschitz * several * shell * settings.unit_radius
     diagonal = _diagonal(solution, task, form)
     shells = shell * (shell + 1)
     if settings.kernel_bound is None:

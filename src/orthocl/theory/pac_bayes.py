@@ -103,10 +103,11 @@ def gibbs_bound(
             "other-samples" uses the samples of later tasks too and needs independence of them;
             "initialisation" starts at f_0 in k and needs nothing.
     """
-    if solution.targets[0].shape[1] * solution.kernel.outputs != 1:
+    outputs = solution.outputs_per_input(task)
+    if outputs != 1:
         raise SettingsError(
             "the PAC-Bayes form bounds the sign's error of one output with targets +-1, "
-            f"got {solution.targets[0].shape[1] * solution.kernel.outputs} outputs: use form='sound', or one output"
+            f"got {outputs} outputs: use form='sound', or one output"
         )
     problem = _problem(solution, task, after, prior)
     if bool((problem.targets == 0).any()):
@@ -114,13 +115,14 @@ def gibbs_bound(
     values, vectors = torch.linalg.eigh(problem.kernel)
     values = values.clamp_min(0)
     noises = torch.tensor(SCALES, dtype=torch.float64)
-    inverse = vectors.square() @ (1 / (values[:, None] + noises))  # diag (K + v)^-1, one column per v
+    # diag K (K + v)^-1, one column per v; as 1 - v diag (K + v)^-1 it would vanish in rounding where v is large
+    learnt = vectors.square() @ (values[:, None] / (values[:, None] + noises))
     volume = (1 + values[:, None] / noises).log().sum(0)  # log det (I + K / v)
     found = []
     for share in SHARES:
         seen = int(share * len(problem.final))
         if share == 0 or seen >= 1:
-            found.append(_best(problem, seen, share, inverse, volume, delta / TOGETHER))
+            found.append(_best(problem, seen, share, learnt, volume, delta / TOGETHER))
     return min(found, key=lambda bound: bound.value)
 
 
@@ -166,7 +168,7 @@ def _without(solution: Solution, task: int, after: int, seen: int) -> tuple[floa
 
 
 def _best(
-    problem: _Problem, seen: int, share: float, inverse: Tensor, volume: Tensor, delta: float
+    problem: _Problem, seen: int, share: float, learnt: Tensor, volume: Tensor, delta: float
 ) -> GibbsBound:
     """The best s^2 and v when the prior has seen the first `seen` samples."""
     noises = torch.tensor(SCALES, dtype=torch.float64)
@@ -185,10 +187,10 @@ def _best(
         spectrum = torch.linalg.eigvalsh(own).clamp_min(0)
         volume = volume - (1 + spectrum[:, None] / noises).log().sum(0)
     count = len(problem.final) - seen
-    rest = inverse[seen:]
-    shape = (volume - (count - noises * rest.sum(0))).clamp_min(0) / 2  # over v
+    rest = learnt[seen:]
+    shape = (volume - rest.sum(0)).clamp_min(0) / 2  # over v
     means = (length + apart / noises) / 2  # over v, for s = 1
-    spread = (noises * (1 - noises * rest)).clamp_min(0).sqrt()  # (n_B, v), for s = 1
+    spread = (noises * rest).sqrt()  # (n_B, v), for s = 1
     margins = (problem.targets.sign() * problem.final)[seen:]
     level = math.log(_maurer(count) / delta)
     empirical = _gibbs_table(margins, spread)

@@ -277,6 +277,10 @@ class Solution:
         """n_t, the number of inputs of a task."""
         return self.tasks.samples[self.check_task(task) - 1]
 
+    def outputs_per_input(self, task: int) -> int:
+        """Numbers that the function gives for one input of a task: they are one sample together."""
+        return -(-self.targets[self.check_task(task) - 1].numel() // self.samples(task))
+
     def max_learning_rate(self, task: int) -> float:
         """The largest learning rate below which full-batch (projected) descent converges on this task.
 
