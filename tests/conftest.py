@@ -14,6 +14,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+import torch
 
 from orthocl.errors import DataError
 from orthocl.sources import load_file
@@ -43,6 +44,12 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ.setdefault("MPLCONFIGDIR", str(CACHE / "matplotlib"))
     for name in ("ORTHOCL_STORE", "ORTHOCL_SCRATCH", "NO_COLOR", "FORCE_COLOR", "COLUMNS"):
         os.environ.pop(name, None)
+
+
+@pytest.fixture(autouse=True)
+def _seed() -> None:
+    """The same weights and samples in every order of the tests, and in any part of them."""
+    torch.manual_seed(0)
 
 
 def _given_roots() -> list[Path]:

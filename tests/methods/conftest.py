@@ -9,11 +9,6 @@ from orthocl.streams import TensorSplit
 from orthocl.training import attach
 
 
-@pytest.fixture(autouse=True)
-def _seed() -> None:
-    torch.manual_seed(0)
-
-
 @pytest.fixture
 def data() -> list[TensorSplit]:
     """Three small classification tasks in float64."""

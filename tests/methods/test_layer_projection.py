@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from orthocl.errors import UnsupportedError
 from orthocl.methods import ER, GPM, OGD, SGP, AdamNSCL, DERpp, Joint, KronOGD, ORFit, SketchOGD
 from orthocl.streams import TensorSplit
 from orthocl.training import attach
@@ -73,6 +74,39 @@ def test_gpm_is_the_papers_projection():
     for got, own, rows in zip(found, matrices(gradient), seen, strict=True):
         basis = basis_of(rows.detach(), 0.9)
         torch.testing.assert_close(got, own - own @ basis @ basis.t(), rtol=0, atol=1e-9)
+
+
+def net_with_batch_statistics() -> nn.Module:
+    torch.manual_seed(2)
+    norm = nn.BatchNorm2d(3, track_running_stats=False)
+    return nn.Sequential(
+        nn.Conv2d(2, 3, 3, padding=1), norm, nn.Tanh(), nn.AvgPool2d(2), nn.Flatten(), nn.Linear(12, 3)
+    ).double()
+
+
+@pytest.mark.parametrize("method", [GPM(threshold=0.9), SGP(threshold=0.9), AdamNSCL(ratio=1.5)])
+def test_what_needs_the_inputs_alone_protects_a_model_that_mixes_samples(method):
+    learner, data = after_a_task(method, net_with_batch_statistics())
+    x = data.samples(torch.arange(len(data)))[0]
+    patches = functional.unfold(x, 3, padding=1).transpose(1, 2).reshape(-1, 18)
+    with torch.no_grad():
+        seen = [patches, learner.model[:5](x)]
+    assert list(learner.method.inputs.bases) == ["0.weight", "5.weight"]
+    for basis, rows in zip(learner.method.inputs.bases.values(), seen, strict=True):
+        rows = torch.cat([rows, torch.ones(len(rows), 1, dtype=rows.dtype)], 1)
+        assert basis.shape[2] > 0
+        if isinstance(method, GPM):
+            naive = basis_of(rows, 0.9)
+            torch.testing.assert_close(basis[0] @ basis[0].t(), naive @ naive.t(), rtol=0, atol=1e-9)
+
+
+def test_nothing_protected_is_never_passed_over():
+    with pytest.raises(UnsupportedError, match=r"kron-ogd .* mixes samples .* Use gpm"):
+        last = nn.BatchNorm1d(3, track_running_stats=False).double()
+        after_a_task(KronOGD(threshold=0.9), nn.Sequential(net_with_batch_statistics(), last))
+    scales = nn.Sequential(nn.Flatten(), nn.LayerNorm(32), nn.AdaptiveAvgPool1d(3)).double()
+    with pytest.raises(UnsupportedError, match=r"gpm .* none .* could be read"):
+        after_a_task(GPM(threshold=0.9), scales)
 
 
 def test_gpm_grows_by_what_lies_outside():

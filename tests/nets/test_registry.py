@@ -38,3 +38,13 @@ def test_alexnet_32_is_a_trunk_or_a_network_and_needs_images():
     assert not any(name.endswith("bias") for name, p in single.named_parameters() if p.dim() > 1)
     with pytest.raises(SettingsError, match="height >= 17"):
         make_net("alexnet-32", (784,), {"1": 10})
+
+
+@pytest.mark.parametrize("together", [False, True])
+def test_alexnet_32_normalises_tests_by_what_it_has_seen_or_by_the_batch(together):
+    settings = {"hidden": [16, 12], "batch_statistics": together}
+    net = make_net("alexnet-32", (3, 32, 32), {"1": 10}, settings, seed=0).eval()
+    x = torch.randn(6, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    alone, among_others = net(x[:3]), net(x)[:3]
+    assert torch.allclose(alone, among_others, atol=1e-5) != together
+    assert any("running_mean" in name for name, _ in net.named_buffers()) != together

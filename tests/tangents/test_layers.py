@@ -12,6 +12,7 @@ from torch.nn import functional
 
 from orthocl.tangents import Adapter, Subspace, collect, plan
 from orthocl.tangents.compress import Compression
+from orthocl.tangents.layers import read, silent, supported
 
 
 class SqueezeExcite(nn.Module):
@@ -297,3 +298,78 @@ def test_models_without_memory_are_planned():
     found = plan(model, torch.zeros(1, 3, 32, 32), tasks=10, memory_per_task=100, energy=0.99)
     assert found.costs["dense"].nbytes > 1e13
     assert found.costs["project"].nbytes < 1e-3 * found.costs["dense"].nbytes
+
+
+def autograd_rows(module: nn.Module, x: Tensor, d: Tensor) -> Tensor:
+    """One backward pass for each sample and each of its derivatives."""
+    rows = []
+    for sample, derivatives in zip(x, d, strict=True):
+        for one in derivatives:
+            parts = torch.autograd.grad((module(sample[None])[0] * one).sum(), list(module.parameters()))
+            rows.append(torch.cat([part.flatten() for part in parts]))
+    return torch.stack(rows)
+
+
+READ_OFF = {
+    "group norm": (lambda: nn.GroupNorm(2, 6), (6, 3, 4)),
+    "batch norm": (lambda: nn.BatchNorm1d(6), (6,)),
+    "batch norm of maps": (lambda: nn.BatchNorm2d(6), (6, 3, 4)),
+    "batch norm of volumes": (lambda: nn.BatchNorm3d(3), (3, 2, 3, 4)),
+    "layer norm": (lambda: nn.LayerNorm(6), (3, 6)),
+    "layer norm of two axes": (lambda: nn.LayerNorm((3, 6)), (2, 3, 6)),
+    "weights from the right": (lambda: Conv1D(5, 6), (6,)),
+    "weights from the right, several positions": (lambda: Conv1D(5, 6), (3, 6)),
+}
+
+
+@pytest.mark.parametrize("name", READ_OFF)
+def test_layers_are_read_off_without_a_fallback(name):
+    torch.manual_seed(0)
+    build, shape = READ_OFF[name]
+    module, x = build().double().eval(), torch.randn(4, *shape, dtype=torch.float64)
+    with torch.no_grad():
+        for part in (*module.parameters(), *(b for b in module.buffers() if b.is_floating_point())):
+            part.add_(torch.rand_like(part))
+    d = torch.randn(4, 2, *module(x).shape[1:], dtype=torch.float64)
+    assert supported(module)
+    blocks = read(module, {part: part for part, _ in module.named_parameters()}, x, d)
+    assert [name for block in blocks for name in block.names] == [
+        part for part, _ in module.named_parameters()
+    ]
+    torch.testing.assert_close(torch.cat([block.dense() for block in blocks], 1), autograd_rows(module, x, d))
+
+
+def test_only_the_layer_of_that_name_keeps_its_weight_transposed():
+    class Other(Conv1D):
+        pass
+
+    assert supported(Conv1D(5, 6))
+    assert not supported(Other(5, 6))
+
+
+class Silent(nn.Module):
+    """A convolution that is never called, and a layer that is not, of which only the bias is protected."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.linear, self.last = nn.Conv1d(2, 3, 2), nn.Linear(4, 5), nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(x)
+
+
+def test_only_linear_weights_have_zero_rows_in_no_memory():
+    model = Silent().double()
+    x, y = torch.randn(4, 6, dtype=torch.float64), torch.tensor([0, 1, 2, 0])
+    parameters = {name: p for name, p in model.named_parameters() if name != "linear.weight"}
+    found = collect(model, x, y, parameters=parameters)
+    assert sorted(name for block in found.blocks for name in block.names) == sorted(parameters)
+    used = {name: p.numel() for name, p in parameters.items()}
+    parts = dict(zip(parameters, found.dense().split(list(used.values()), 1), strict=True))
+    assert all(float(parts[name].abs().max()) == 0 for name in ("conv.weight", "conv.bias", "linear.bias"))
+    torch.testing.assert_close(parts["last.bias"], torch.eye(3, dtype=torch.float64)[y])
+    remembered = torch.zeros(4, 1, dtype=torch.float64)
+    assert silent(model.conv, {"weight": "w", "bias": "b"}, remembered) is None
+    assert silent(model.linear, {"bias": "b"}, remembered) is None
+    zero = silent(model.linear, {"weight": "w", "bias": "b"}, remembered)
+    assert torch.equal(zero.dense(), torch.zeros(4, 25, dtype=torch.float64))

@@ -315,3 +315,85 @@ def test_ogd_plus_pays_for_its_samples_too():
     assert plus.most == pytest.approx(plain.most * plain.nbytes / plus.nbytes, abs=1)
     dense = found["OGD, dense"]
     assert dense.most == 10**6 // (dense.nbytes // 50)
+
+
+def test_nothing_is_cached_where_nobody_said_how_many_samples_or_no_layer_sees_them():
+    dense = nn.Sequential(nn.Flatten(), nn.Linear(192, 100), nn.Tanh(), nn.Linear(100, 3))
+    conv = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(144, 3))
+    for model, samples in ((dense, None), (conv, 70), (conv, None)):
+        found = plan(model, torch.zeros(1, 3, 8, 8), tasks=2, memory_per_task=5, samples_per_task=samples)
+        assert (found.cache_bytes, found.cache_saves, found.caches) == (0, 0, False)
+    assert plan(dense, torch.zeros(1, 3, 8, 8), tasks=2, memory_per_task=5, samples_per_task=70).caches
+
+
+class Words(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embedding, self.head = nn.Embedding(30, 6), nn.Linear(6, 3)
+
+    def forward(self, words):
+        return self.head(self.embedding(words).mean(1))
+
+
+@pytest.mark.parametrize("label", ["labels", "label"])
+def test_labels_in_a_dict_are_no_input(label):
+    model, words = Words(), torch.zeros(2, 5, dtype=torch.long)
+    expected = plan(model, words, tasks=2, memory_per_task=5)
+    batch = {"words": words, label: torch.tensor([0, 1])}
+    assert plan(model, {"words": words}, tasks=2, memory_per_task=5) == expected
+    assert plan(model, batch, tasks=2, memory_per_task=5) == expected
+    assert plan(model, (words,), tasks=2, memory_per_task=5) == expected
+
+
+class Wilful(nn.Sequential):
+    """Looks at its inputs' values, so that shapes alone do not say what it computes."""
+
+    def forward(self, x):
+        return super().forward(x) if float(x.abs().sum()) < 1e9 else super().forward(-x)
+
+
+@pytest.mark.parametrize("samples", [1, 3])
+def test_models_that_look_at_values_are_planned_as_others_are(samples):
+    torch.manual_seed(0)
+    layers = [nn.Linear(40, 30), nn.Tanh(), nn.Linear(30, 30), nn.Tanh(), nn.Linear(30, 3)]
+    x = torch.randn(samples, 40)
+    settings = {"tasks": 2, "memory_per_task": 5, "batch_size": 4}
+    found, expected = plan(Wilful(*layers), x, **settings), plan(nn.Sequential(*layers), x, **settings)
+    assert [layer.adapted for layer in expected.layers] == [True, True, False]
+    assert found == expected
+
+
+def test_numbers_that_the_adapter_copies_by_hand():
+    """None of a convolution's and of adapted factors, all derivatives of those moved directly, inputs of the last."""
+    model = nn.Sequential(
+        nn.Conv2d(3, 8, 3), nn.Tanh(), nn.Flatten(), nn.Linear(288, 50), nn.Tanh(), nn.Linear(50, 4)
+    )
+    for batch_size, copied in ((2, [0, 0, 50]), (4000, [0, 50, 50])):
+        found = plan(model, torch.zeros(1, 3, 8, 8), tasks=1, memory_per_task=5, batch_size=batch_size)
+        assert [layer.adapted for layer in found.layers] == [False, batch_size == 2, False]
+        assert [layer.copied for layer in found.layers] == copied
+
+
+class Held(nn.Module):
+    """A layer in two containers, used once."""
+
+    def __init__(self):
+        super().__init__()
+        layer, self.last = nn.Linear(300, 200), nn.Linear(200, 4)
+        self.one, self.two = nn.ModuleList([layer]), nn.ModuleList([layer])
+
+    def forward(self, x):
+        return self.last(torch.tanh(self.one[0](x)))
+
+
+def test_a_layer_in_two_containers_is_planned_and_adapted():
+    torch.manual_seed(0)
+    model, x = Held(), torch.randn(6, 300)
+    parameters = dict(model.named_parameters())
+    found = plan(model, x, tasks=1, memory_per_task=6, batch_size=4)
+    assert {layer.name: layer.adapted for layer in found.layers} == {"last": False, "one.0": True}
+    subspace = Subspace(parameters)
+    subspace.append(collect(model, x, torch.arange(6) % 4, parameters=parameters), 1)
+    adapter = Adapter(model, subspace, parameters, batch_size=4)
+    assert [layer.module for layer in adapter.layers] == [model.one[0]]
+    adapter.remove()

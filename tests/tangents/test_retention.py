@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from orthocl.errors import DataError
+from orthocl.nets import MLP, MultiHead
 from orthocl.tangents.retention import Comparison, Path, Probe, compare
 
 
@@ -86,3 +87,42 @@ def test_slopes_are_taken_on_the_way_and_at_both_ends():
     change = found.change()
     assert change.measured == pytest.approx(26.0)
     assert change.remainder <= 0.01 * change.bound
+
+
+def test_statistics_that_moved_are_a_term_of_their_own():
+    """A mean that goes from 0 to 3 takes 3 from each output; one that stays, and a count, are no part of the path."""
+    model = nn.BatchNorm1d(2, eps=0.0, affine=False).double()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    after = {**before, "running_mean": torch.tensor([3.0, 0.0], dtype=torch.float64)}
+    after["num_batches_tracked"] = before["num_batches_tracked"] + 1
+    path = Path.between(model, before, after)
+    assert (set(path.start), set(path.buffers_before), path.length) == (set(), {"running_mean"}, 0.0)
+    assert torch.equal(path.buffers_before["running_mean"], torch.zeros(2, dtype=torch.float64))
+    assert torch.equal(path.buffers_after["running_mean"], after["running_mean"])
+    probe = Probe("one", torch.tensor([[6.0, 8.0]], dtype=torch.float64))
+    change = compare(model, path, probe).change()
+    assert (change.measured, change.statistics, change.bound) == pytest.approx((0.3, 0.3, 0.3))
+    assert (change.first_order, change.curvature, change.remainder) == pytest.approx((0.0, 0.0, 0.0))
+
+
+@pytest.mark.parametrize(("head", "selected", "used"), [("a", "b", "a"), ("b", "a", "b"), (None, "b", "b")])
+def test_outputs_are_those_of_the_head_of_the_probe(head, selected, used):
+    torch.manual_seed(0)
+    model = MultiHead(MLP((4,), (5,)), {"a": 2, "b": 3}).double()
+    x = torch.randn(6, 4, dtype=torch.float64)
+    model.select(used)
+    expected = model(x).detach()
+    model.select(selected)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    after = {name: 1.1 * value for name, value in before.items()}
+    found = compare(model, Path.between(model, before, after), Probe("some", x, head=head))
+    torch.testing.assert_close(found.before, expected)
+    assert model.selected == selected
+
+
+def test_outputs_of_a_model_without_heads_are_compared():
+    model = nn.Linear(2, 1, bias=False).double()
+    before = {"weight": torch.tensor([[1.0, 2.0]], dtype=torch.float64)}
+    after = {"weight": torch.tensor([[2.0, 2.0]], dtype=torch.float64)}
+    found = compare(model, Path.between(model, before, after), Probe("one", torch.ones(1, 2).double()))
+    assert (float(found.before), float(found.after)) == pytest.approx((3.0, 4.0))

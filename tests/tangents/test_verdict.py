@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 import orthocl
+from orthocl.tangents.memory_plan import Cost, LayerPlan, Plan
 from orthocl.tangents.plan_text import rows_of
 from orthocl.tangents.planner import plan
 from orthocl.tangents.verdict import PlainStep, cheap_part, plain_step, times_plain, verdict
@@ -98,3 +99,17 @@ def test_the_choice_is_marked_and_nothing_else():
         found = plan(network(), torch.zeros(1, 3, 8, 8), tasks=1, memory_per_task=5, budget=budget)
         marked = [name for name, _, _ in rows_of(found) if name.endswith(" (chosen)")]
         assert marked == ([f"{found.choice} (chosen)"] if found.choice else [])
+
+
+def test_the_cheap_part_begins_with_the_most_weights_for_the_price():
+    """Prices of 2.8, 2.5 and 2.6 a weight, the dearer of both ways; there is room for the first or the two others."""
+    layers = tuple(
+        LayerPlan(name, 100, "factored", True, 8.0, projection, step)
+        for name, projection, step in (("a", 50, 280), ("b", 100, 250), ("c", 130, 10))
+    )
+    costs = {"dense": Cost(1, 1), "project": Cost(1, 10**6), "adapter": Cost(1, 10)}
+    found = Plan(1, 1, 1, 1, 1, layers, costs)
+    assert found.choice == "adapter"
+    room = 1.2815  # steps of 280, or of 250 and 10, and the product with the inverse, of 1
+    assert [layer.name for layer in cheap_part(found, PlainStep(1000), most=room)] == ["b", "c"]
+    assert [layer.name for layer in cheap_part(found, PlainStep(1000), most=1.2515)] == ["b"]

@@ -159,7 +159,7 @@ def test_stored_tangents_stay_and_renewed_ones_move():
 def test_a_trained_network_is_forecast_before_each_task(heads):
     stream = make_stream(heads=heads, samples=20)
     model = make_net("mlp", stream.input_shape, stream.heads, {"hidden": [64]})
-    settings = TrainSettings(epochs=10, batch_size=20, learning_rate=0.02)
+    settings = TrainSettings(epochs=10, batch_size=20, learning_rate=0.005)
     seen = []
     watcher = Forecaster(settings, samples=20, memory_per_task=20, variant="all", on_done=seen.append)
     progress = train_with_forecasts(model, stream, make_method("sgd"), watcher)

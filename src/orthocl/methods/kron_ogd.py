@@ -35,6 +35,7 @@ class KronOGD(GPM):
     """
 
     name: ClassVar[str] = "kron-ogd"
+    needs_derivatives: ClassVar[bool] = True
 
     minimum: ClassVar[Mapping[str, float]] = {**GPM.minimum}
     outputs: LayerBases = field(default_factory=LayerBases, init=False, repr=False)

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from orthocl.errors import UnsupportedError
 from orthocl.methods.learner import Learner
 from orthocl.methods.memory import Remembered
 from orthocl.nets.heads import use_head
@@ -35,8 +36,17 @@ class Seen:
     derivatives: Tensor
 
 
-def look(learner: Learner, piece: Remembered) -> list[Seen]:
-    """What the layers see of remembered samples at the current weights, through the head of their task."""
+def look(learner: Learner, piece: Remembered, *, inputs_only: bool) -> list[Seen]:
+    """What the layers see of remembered samples at the current weights, through the head of their task.
+
+    Args:
+        learner: a model and its method.
+        piece: the samples.
+        inputs_only: the derivatives are not used, so that samples may influence each other's outputs.
+
+    Raises:
+        UnsupportedError: if not one layer can be read, because nothing would be protected.
+    """
     variant = fitting_variant(piece.targets)
     with use_head(learner.model, piece.head):
         layers = read_layers(
@@ -46,6 +56,19 @@ def look(learner: Learner, piece: Remembered) -> list[Seen]:
             parameters=learner.parameters,
             variant=variant,
             outputs=learner.outputs,
+            inputs_only=inputs_only,
+        )
+    if not layers:
+        raise UnsupportedError(
+            f"{learner.method.name} protects what linear and convolutional layers have seen, and none of the protected "
+            "parameters' layers could be read. "
+            + (
+                "Protect such layers, or use ogd"
+                if inputs_only
+                else "Either there is none, or the model mixes samples (batch statistics in eval mode, such as "
+                "BatchNorm with track_running_stats=False): the derivatives of a single sample do not exist then. "
+                "Use gpm, which needs the inputs alone"
+            )
         )
     return [_seen(layer) for layer in layers]
 

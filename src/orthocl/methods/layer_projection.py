@@ -30,6 +30,9 @@ class LayerProjection(Method, ABC):
 
     projects: ClassVar[bool] = True
 
+    needs_derivatives: ClassVar[bool] = False
+    """Whether the basis depends on the layers' output derivatives too, not on their inputs alone."""
+
     memory_per_task: int = 100
     minimum: ClassVar[Mapping[str, float]] = {"memory_per_task": 0}
     inputs: LayerBases = field(default_factory=LayerBases, init=False, repr=False)
@@ -56,7 +59,9 @@ class LayerProjection(Method, ABC):
     def end_task(self, learner: Learner) -> None:
         """Extend the bases by what the task's inputs add."""
         piece = draw(learner, self.memory_per_task)
-        for seen in look(learner, piece) if len(piece) else []:
+        if not len(piece):
+            return
+        for seen in look(learner, piece, inputs_only=not self.needs_derivatives):
             self.remember(seen)
 
     def grow(self, learner: Learner, earlier: Mapping[str, tuple[int, ...]]) -> None:

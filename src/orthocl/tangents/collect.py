@@ -117,14 +117,26 @@ class Collector:
         shapes = [tuple(parameter.shape) for parameter in self.parameters.values()]
         return Tangents(list(self.parameters), shapes, blocks, errors)
 
-    def confirmed(self, recorded: list[RecordedLayer], x: Inputs, y: Targets) -> tuple[list[Block], _Truth]:
-        """Blocks of one batch as they come, and what their rows must add up to."""
+    def confirmed(
+        self, recorded: list[RecordedLayer], x: Inputs, y: Targets, *, mixed: bool = False
+    ) -> tuple[list[Block], _Truth]:
+        """Blocks of one batch as they come, and what their rows must add up to.
+
+        Args:
+            recorded: the layers to read off.
+            x: samples.
+            y: their targets.
+            mixed: weigh the outputs at random before they are differentiated instead of the rows afterwards, which is
+                the same unless samples influence each other's outputs.
+        """
         with recording(recorded):
             remembered = self.remember.checked(self.model, x, y)
-        found = self.sums(recorded, remembered)
         generator = torch.Generator().manual_seed(0)
         weights = torch.randn(remembered.shape, generator=generator, dtype=torch.float64).to(remembered)
-        return found, _Truth.of(self.parameters, remembered, weights)
+        if mixed:
+            remembered = (remembered * weights).sum(1, keepdim=True)
+            weights = torch.ones_like(remembered)
+        return self.sums(recorded, remembered), _Truth.of(self.parameters, remembered, weights)
 
     def sums(self, recorded: list[RecordedLayer], remembered: Tensor) -> list[Block]:
         """Blocks of all recorded layers as they come, all uses of a weight added up, zeros for silent layers."""
@@ -276,6 +288,7 @@ def read_layers(
     parameters: Mapping[str, nn.Parameter],
     variant: Variant = "gtl",
     outputs: Outputs = None,
+    inputs_only: bool = False,
 ) -> list[Patches]:
     """The layers' inputs and output derivatives on some samples, as sums of outer products that autograd confirms.
 
@@ -286,9 +299,11 @@ def read_layers(
         parameters: the protected parameters by full name.
         variant: of which outputs the derivatives are.
         outputs: (model, inputs) -> the outputs that are meant, or a dict of such functions.
+        inputs_only: the model may mix samples (batch statistics in eval mode): the inputs are as good as ever, but the
+            derivatives are those of a randomly weighted sum of all samples' outputs.
     """
     collector = Collector(model, parameters, Remembering(variant, outputs))
     with differentiable(model, parameters):
         recorded = collector.layers()
-        found, truth = collector.confirmed(recorded, inputs, targets)
+        found, truth = collector.confirmed(recorded, inputs, targets, mixed=inputs_only)
     return [block for block in found if isinstance(block, Patches) and truth.agrees(block)]

@@ -217,3 +217,21 @@ def test_impossible_shares_are_refused():
         Compression(energy=1.5)
     with pytest.raises(SettingsError, match="worst"):
         Compression(energy=0.9, worst=-1)
+
+
+def test_bases_are_extended_and_old_cores_stay_to_the_bit(model):
+    """Later tangents begin with the bases of earlier ones, whose cores are padded with zeros when both are joined."""
+    first = compressed(model, *samples(10))
+    second = compressed(model, *samples(10, seed=5), earlier=first)
+    both = Tangents.concatenate([first, second])
+    compared = 0
+    for old, new, joined in zip(first.blocks, second.blocks, both.blocks, strict=True):
+        if isinstance(old, Compressed):
+            k, r = old.ranks
+            assert torch.equal(new.input_basis[..., :k], old.input_basis)
+            assert torch.equal(new.output_basis[..., :r], old.output_basis)
+            assert joined.ranks == new.ranks > old.ranks
+            assert torch.equal(joined.cores[:10, :, :r, :k], old.cores[..., :k])
+            assert torch.equal(joined.cores[10:], new.cores)
+            compared += 1
+    assert compared
