@@ -101,8 +101,8 @@ def test_what_needs_the_inputs_alone_protects_a_model_that_mixes_samples(method)
 
 
 def test_nothing_protected_is_never_passed_over():
+    last = nn.BatchNorm1d(3, track_running_stats=False).double()
     with pytest.raises(UnsupportedError, match=r"kron-ogd .* mixes samples .* Use gpm"):
-        last = nn.BatchNorm1d(3, track_running_stats=False).double()
         after_a_task(KronOGD(threshold=0.9), nn.Sequential(net_with_batch_statistics(), last))
     scales = nn.Sequential(nn.Flatten(), nn.LayerNorm(32), nn.AdaptiveAvgPool1d(3)).double()
     with pytest.raises(UnsupportedError, match=r"gpm .* none .* could be read"):

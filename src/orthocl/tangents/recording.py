@@ -68,7 +68,7 @@ def readable_layers(model: nn.Module, parameters: Mapping[str, nn.Parameter]) ->
     for module in model.modules():
         own = {
             part: names[id(parameter)]
-            for part, parameter in module.named_parameters(recurse=False, remove_duplicate=False)
+            for part, parameter in module.named_parameters(recurse=False)
             if id(parameter) in names
         }
         if own and (layers.supported(module) or readable_attention(module)):
