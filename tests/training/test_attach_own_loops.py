@@ -331,16 +331,38 @@ def test_items_that_are_no_tensors_are_explained(item):
 
 @pytest.mark.parametrize("name", sorted(set(METHODS) - {"stable-sgd"}))
 def test_one_output_without_an_axis(name):
-    class Scalar(nn.Linear):
-        def forward(self, x):
-            return super().forward(x)[:, 0]
-
-    model = Scalar(8, 1).double()
+    model = nn.Sequential(nn.Linear(8, 1), nn.Flatten(0)).double()
     learner = attach(METHODS[name](), model, sgd(model))
     data = TensorDataset(task().tensors[0], torch.randn(30).double())
     for _ in range(2):
         fit(learner, data, mse_loss)
     assert weights(model).isfinite().all()
+
+
+class Scalar(nn.Linear):
+    """A layer with a forward of its own: what it does with its weight is not known."""
+
+    def forward(self, x):
+        return super().forward(x)[:, 0]
+
+
+@pytest.mark.parametrize("name", ["ogd", "ogd+", "pca-ogd", "sketch-ogd", "orfit"])
+def test_layers_with_a_forward_of_their_own_are_protected_by_whole_tangents(name):
+    model = Scalar(8, 1).double()
+    learner = attach(METHODS[name](), model, sgd(model))
+    data = TensorDataset(task().tensors[0], torch.randn(30).double())
+    for _ in range(2):
+        fit(learner, data, mse_loss)
+    assert learner.method.nbytes() > 0
+
+
+@pytest.mark.parametrize("name", ["gpm", "sgp", "kron-ogd", "adam-nscl"])
+def test_layers_with_a_forward_of_their_own_cannot_be_read(name):
+    model = Scalar(8, 1).double()
+    learner = attach(METHODS[name](), model, sgd(model))
+    data = TensorDataset(task().tensors[0], torch.randn(30).double())
+    with pytest.raises(UnsupportedError, match=f"{name} protects what .* none of the protected parameters' layers"):
+        fit(learner, data, mse_loss)
 
 
 @pytest.mark.parametrize("name", sorted(set(METHODS) - {"stable-sgd"}))
@@ -428,12 +450,8 @@ def test_hyperparameters_that_make_no_sense_are_refused(method, reason):
 
 @pytest.mark.parametrize("name", sorted(set(METHODS) - {"stable-sgd"}))
 def test_tasks_with_samples_of_another_shape(name):
-    class Pooled(nn.Conv2d):
-        def forward(self, x):
-            return super().forward(x).tanh().mean((2, 3))
-
     torch.manual_seed(0)
-    model = Pooled(1, 3, 3).double()
+    model = nn.Sequential(nn.Conv2d(1, 3, 3), nn.Tanh(), nn.AdaptiveAvgPool2d(1), nn.Flatten()).double()
     learner = attach(METHODS[name](), model, sgd(model))
     for side in (5, 7, 6):
         fit(learner, TensorDataset(torch.randn(12, 1, side, side).double(), torch.arange(12) % 3))
