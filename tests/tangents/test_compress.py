@@ -6,10 +6,13 @@ import warnings
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.utils.data import TensorDataset
 
+from orthocl.methods import OGD
 from orthocl.tangents.blocks import Compressed, Patches
 from orthocl.tangents.compress import Compression, _rows, compress
+from orthocl.training import attach
 
 
 def sums(rows: int, inputs: int = 8, outputs: int = 6, bias: bool = True, decay: float = 0.6) -> Patches:
@@ -120,3 +123,20 @@ def test_every_tangent_keeps_its_share(worst, bias):
         _, errors = kept(block, 0.9, worst=worst)
     assert float(errors.square().mean()) <= 0.1
     assert float(errors.square().max()) <= 1 - worst
+
+
+def test_many_small_tasks_never_make_a_linear_layer_larger_than_exact():
+    """Each task brings directions of its own: bases that fit the first task would grow until cores outgrow factors."""
+    torch.manual_seed(0)
+    sizes = {}
+    for energy in (0.9, 1.0):
+        model = nn.Sequential(nn.Linear(200, 60), nn.Tanh(), nn.Linear(60, 3))
+        learner = attach(
+            OGD(memory_per_task=10, energy=energy), model, torch.optim.SGD(model.parameters(), 0.01)
+        )
+        for _ in range(12):
+            inputs = torch.randn(10, 3) @ torch.randn(3, 200)
+            with learner.learning(TensorDataset(inputs, torch.arange(10) % 3)):
+                pass
+        sizes[energy] = learner.method.subspace.tangents.nbytes
+    assert sizes[0.9] <= sizes[1.0]

@@ -361,7 +361,9 @@ def test_layers_with_a_forward_of_their_own_cannot_be_read(name):
     model = Scalar(8, 1).double()
     learner = attach(METHODS[name](), model, sgd(model))
     data = TensorDataset(task().tensors[0], torch.randn(30).double())
-    with pytest.raises(UnsupportedError, match=f"{name} protects what .* none of the protected parameters' layers"):
+    with pytest.raises(
+        UnsupportedError, match=f"{name} protects what .* none of the protected parameters' layers"
+    ):
         fit(learner, data, mse_loss)
 
 

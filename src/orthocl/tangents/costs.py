@@ -18,7 +18,7 @@ Time is not arithmetic alone: all that is stored is read once in each of the two
 about `READ` multiply-adds while it reads one number. The rule, one for every layer: the representation with the
 smallest product of time and numbers stored. So one that is x times slower is chosen only if it is more than x times
 smaller. (Patches are considered only where they are `PATCHES_MUST_SAVE` times smaller than dense rows. Bases grow with
-every task, so what can be factored is compressed only if its cores can never outgrow the factors.)
+every task, and cores with them, until they outgrow two vectors a row: what can be factored is never compressed.)
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ class LayerShape:
         'patches'
         >>> LayerShape(4608, 512, 16, 8192, 2359296).choose(rows=500, core=(300, 60))
         'compressed'
-        >>> LayerShape(1024, 100, 1, 1024, 102500).choose(rows=600, core=(20, 10))  # small now, not after 600 rows
+        >>> LayerShape(1024, 100, 1, 1024, 102500).choose(rows=600, core=(9, 9))  # small now, but not for long
         'factored'
         """
         kinds: list[Kind] = ["dense"]
@@ -144,14 +144,9 @@ class LayerShape:
             kinds.insert(0, "factored")
         elif self.groups == 1 and self.numbers("patches", logits) * PATCHES_MUST_SAVE <= self.parameters:
             kinds.insert(0, "patches")
-        if core is not None and (kinds[0] != "factored" or self._stays_smaller(rows, logits)):
+        if core is not None and kinds[0] != "factored":
             kinds.append("compressed")
         return min(kinds, key=lambda kind: self.price(kind, rows, logits, core, batch_size))
-
-    def _stays_smaller(self, rows: int, logits: int) -> bool:
-        """Whether cores are smaller than factors even if every row brings a direction of its own to both bases."""
-        largest = min(self.inputs, rows), min(self.outputs, rows)
-        return self.core_numbers(largest) < self.numbers("factored", logits)
 
 
 def sparse_rows_are_smaller(numbers: int, parameters: int) -> bool:
