@@ -17,10 +17,17 @@ import pytest
 import torch
 
 from orthocl.errors import DataError
+from orthocl.lab.executors import BACKENDS
+from orthocl.lab.reporting.trackers import TRACKERS
+from orthocl.methods import METHODS
+from orthocl.metrics.named import METRICS
+from orthocl.nets.registry import NETS
 from orthocl.sources import load_file
 from orthocl.streams import datasets
 from orthocl.streams.datasets.catalogue import ENTRIES
 from orthocl.streams.datasets.locate import find
+from orthocl.streams.registry import STREAMS
+from orthocl.training.losses import LOSSES
 
 REPOSITORY = Path(__file__).parents[1]
 # Data that tests share between runs; every user has a folder, because another user's cannot be written.
@@ -50,6 +57,13 @@ def pytest_configure(config: pytest.Config) -> None:
 def _seed() -> None:
     """The same weights and samples in every order of the tests, and in any part of them."""
     torch.manual_seed(0)
+
+
+@pytest.fixture(autouse=True)
+def _forget_added_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What one test adds by name (a page of the documentation, say) is not there for the next."""
+    for parts in (BACKENDS, datasets.DATASETS, LOSSES, METHODS, METRICS, NETS, STREAMS, TRACKERS):
+        monkeypatch.setattr(parts, "_added", {})
 
 
 def _given_roots() -> list[Path]:

@@ -18,6 +18,14 @@ def test_a_single_seed_does_not_lead_those_with_several(make_runs):
     assert find(group_runs(alone))[0].headline.startswith("On rotated, ogd+ keeps")
 
 
+def test_the_reference_above_does_not_lead_but_is_a_result(make_runs):
+    groups = group_runs(make_runs(streams=["rotated"]))
+    as_joint = [replace(group, method="joint") if group.method == "ogd+" else group for group in groups]
+    assert find(as_joint)[0].headline.startswith("On rotated, ogd keeps")
+    alone = find([group for group in as_joint if group.method == "joint"])[0].headline
+    assert alone.startswith("On rotated, joint, the reference above, reaches ")
+
+
 def timed(pairs, change, method="ogd+"):
     """The same runs, with other circumstances for one method."""
     return [

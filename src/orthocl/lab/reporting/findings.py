@@ -66,7 +66,11 @@ def _learning(record: Record) -> tuple[float, float, float]:
 def _finding(stream: str, groups: Sequence[RunGroup]) -> Finding:
     rivals = [group for group in groups if group.finished and group.method not in BOUNDS_ABOVE]
     if not rivals:
-        return Finding(stream, f"On {stream} there is no finished run yet.")
+        above = next((group for group in groups if group.finished), None)
+        if above is None:
+            return Finding(stream, f"On {stream} there is no finished run yet.")
+        text = f"On {stream}, {above.label}, the reference above, reaches {100 * mean(above, 'aac'):.1f} %."
+        return Finding(stream, text)
     several = [group for group in rivals if len(group.finished) > 1]  # one seed may be luck
     best = max(several or rivals, key=lambda group: mean(group, "aac"))
     plain = plain_sgd(rivals)
