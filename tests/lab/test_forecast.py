@@ -21,7 +21,7 @@ def test_what_is_there_takes_no_time_and_a_record_tells_the_time_of_the_rest(sto
     assert (done.state, done.seconds, done.basis) == ("finished", 0.0, "")
     assert (probed.state, probed.basis) == ("new", "probe")
     assert 0 < probed.low < probed.seconds < probed.high
-    assert probed.count == 7 + 19  # the task has 20 batches
+    assert probed.count == 2 * 19  # the second and the third task have 20 batches each
     seconds = store.record(identify(runs[:1])[0]).metric("seconds")
     assert (known.basis, known.count) == ("record", 1)
     assert known.seconds == pytest.approx(2 * seconds)  # twice the epochs
@@ -91,6 +91,7 @@ def test_the_pace_counts_steps_tests_tasks_and_samples(tiny):
         return Pace("probe", 1, 1.0, 1.0, **{"step": 0.0} | rates).seconds(settings, stream)
 
     assert seconds(step=1.0) == 3 * 40
+    assert seconds(slower=1.0) == 40  # in the third task only
     assert seconds(task=1.0) == 3
     assert seconds(remembered=1.0) == 3 * 200
     rows = 1 + 3 + 3 * (40 // 15)  # at the start, after each task, and within
@@ -112,7 +113,7 @@ def test_an_excerpt_has_the_first_samples_of_the_first_tasks(tiny):
     assert len(Excerpt.of(stream, tasks=99, train=10**9, test=1)[0].train) == 200
 
 
-def test_the_stopwatch_times_every_step_of_the_latest_task_but_its_first(tiny, monkeypatch):
+def test_the_stopwatch_times_every_step_of_a_task_but_its_first(tiny, monkeypatch):
     ticks = iter(range(10**6))
     monkeypatch.setattr("time.process_time", lambda: float(next(ticks)))
     monkeypatch.setattr("time.perf_counter", lambda: 0.0)
@@ -121,7 +122,8 @@ def test_the_stopwatch_times_every_step_of_the_latest_task_but_its_first(tiny, m
     watch = Stopwatch()
     once = replace(settings.train, epochs=1)
     train(build_learner(settings, stream), stream, once, observers=[watch])
-    assert watch.last_steps == [1.0] * 3
+    assert watch.steps == [[1.0] * 4] * 2
+    assert watch.steps_of(1) == watch.steps_of(9) == [1.0] * 3
     assert (watch.first_test, watch.last_task) == (1.0, 5.0)  # four steps and the test
     assert watch.rest(step=1.0) == 0.0
     assert watch.rest(step=0.5) == 2.0
@@ -138,3 +140,21 @@ def test_the_timed_steps_warn_of_nothing(store, tiny, monkeypatch, recwarn):
     monkeypatch.setitem(Stopwatch.__init__.__globals__, "build_learner", warning)
     (found,) = forecast([tiny("si")], store)
     assert (found.basis, len(recwarn)) == ("probe", 0)
+
+
+@pytest.mark.parametrize(("third", "slower"), [(1.5, 0.5), (1.04, 0.0), (0.5, 0.0)])
+def test_steps_that_get_slower_with_the_tasks_are_extrapolated(third, slower, store, tiny, monkeypatch):
+    def training(*arguments):
+        watch = Stopwatch()
+        watch.steps = [[9.0] * 2, [7.0, 1.0], [7.0, third]]
+        return watch
+
+    monkeypatch.setitem(Stopwatch.__init__.__globals__, "_timed_training", training)
+    (found,) = forecast([tiny("ogd")], store)
+    assert found.seconds == pytest.approx(3 * 40 + slower * 40)
+
+
+def test_a_task_of_one_step_is_forecast(store, tiny):
+    (found,) = forecast([tiny("ogd", train={"batch_size": 200})], store)
+    assert found.basis == "probe"
+    assert found.seconds > 0

@@ -27,13 +27,15 @@ from orthocl.methods import Learner, make_method
 from orthocl.streams import Split, Stream, Task
 from orthocl.training import Observer, Progress, train
 
-WARM_UP_STEPS, PROBE_STEPS = 2, (8, 24)
-"""Steps of each of two tasks: in a first training that is not counted, and in two that are."""
+WARM_UP_STEPS, PROBE_STEPS, PROBE_TASKS = 2, (8, 24), 3
+"""Steps of each of a few tasks: in a first training that is not counted, and in two that are."""
 TEST_SAMPLES = 500
 RECORD_FACTOR = 1.5
 """How far a single record may be off, either way."""
 PROBE_FACTOR = 2.0
-"""How far timed steps may be off, either way: memories grow with the tasks, and two tasks show little of it."""
+"""How far timed steps may be off, either way: memories grow with the tasks, and three tasks show little of it."""
+GROWTH_SEEN = 0.05
+"""Share of a step by which the steps of the third task must be slower than those of the second to be called growth."""
 FINE_CLOCK = time.get_clock_info("process_time").resolution < 1e-4
 
 Made = TypeVar("Made")
@@ -74,7 +76,8 @@ class Pace:
         count: number of records or of timed steps.
         low: factor from the estimate to the least time to expect.
         high: factor from the estimate to the most time to expect.
-        step: seconds per step.
+        step: seconds per step; from timed steps, in the first two tasks.
+        slower: further seconds per step for every later task, as the memory grows.
         tested: seconds per test sample.
         task: further seconds per task.
         remembered: further seconds per training sample, once per task.
@@ -86,6 +89,7 @@ class Pace:
     low: float
     high: float
     step: float
+    slower: float = 0.0
     tested: float = 0.0
     task: float = 0.0
     remembered: float = 0.0
@@ -98,7 +102,9 @@ class Pace:
         every = settings.train.evaluate_every
         tests = 1 + len(stream) + sum(count // every for count in steps if every)
         return (
-            self.step * sum(steps)
+            sum(
+                count * (self.step + self.slower * max(0, earlier - 1)) for earlier, count in enumerate(steps)
+            )
             + self.tested * tests * sum(len(task.test) for task in stream)
             + self.task * len(stream)
             + self.remembered * sum(samples)
@@ -212,14 +218,14 @@ def own_batch_size(settings: RunSettings) -> int | None:
 class Stopwatch(Observer):
     """Times a training by the clock of the process.
 
-    `first_test` is the time of testing the untrained network, `last_steps` are the times of the steps of the latest
-    task except the first, which also starts the task, and `last_task` is the time of that task, with its test.
+    `first_test` is the time of testing the untrained network, `steps` are the times of the steps of each task, and
+    `last_task` is the time of the latest task, with its test.
     """
 
     def __init__(self) -> None:
         self._last = cpu_clock()
         self.first_test = self.last_task = 0.0
-        self.last_steps: list[float] = []
+        self.steps: list[list[float]] = []
         self.samples = self.tested = 0
 
     def on_start(self, learner: Learner, stream: Stream, progress: Progress) -> None:
@@ -232,18 +238,23 @@ class Stopwatch(Observer):
         """A step was taken."""
         spent = self._lap()
         if progress.step == 1:
-            self.last_steps, self.last_task = [], 0.0
-        else:
-            self.last_steps.append(spent)
+            self.steps.append([])
+            self.last_task = 0.0
+        self.steps[-1].append(spent)
         self.last_task += spent
 
     def on_task(self, learner: Learner, progress: Progress) -> None:
         """A task is over, and all tasks were tested."""
         self.last_task += self._lap()
 
+    def steps_of(self, task: int) -> list[float]:
+        """Without the first, which also starts the task, unless it is the only one. `task` is counted from 0."""
+        steps = self.steps[min(task, len(self.steps) - 1)]
+        return steps[1:] or steps
+
     def rest(self, step: float) -> float:
         """What the latest task took apart from its steps, at this time each, and its test."""
-        return max(0.0, self.last_task - (1 + len(self.last_steps)) * step - self.first_test)
+        return max(0.0, self.last_task - len(self.steps[-1]) * step - self.first_test)
 
     def _lap(self) -> float:
         now = cpu_clock()
@@ -257,22 +268,27 @@ def cpu_clock() -> float:
 
 
 def _probe(settings: RunSettings, stream: Stream) -> Pace:
-    """The pace on two tiny tasks, since on the second the method has something to remember."""
+    """The pace on three tiny tasks: on the second the method has something to remember, on the third more of it."""
     _timed_training(settings, stream, WARM_UP_STEPS)
     wall, computed = time.perf_counter(), cpu_clock()
     few, more = (_timed_training(settings, stream, steps) for steps in PROBE_STEPS)
     slowdown = (time.perf_counter() - wall) / max(1e-9, cpu_clock() - computed)
-    times = [*few.last_steps, *more.last_steps]
-    step = median(times)
-    rests = [each.rest(step) for each in (few, more)]
+    second, last = more.steps_of(1), more.steps_of(2)
+    step = median(second)
+    slower = min(last) - min(
+        second
+    )  # of steps that nothing delayed: the difference is multiplied by the tasks
+    slower = slower if slower > GROWTH_SEEN * step else 0.0
+    rests = [each.rest(step + slower) for each in (few, more)]
     growth = max(0.0, rests[1] - rests[0]) / max(1, more.samples - few.samples)
     busy = FINE_CLOCK and slowdown > PROBE_FACTOR
     return Pace(
         "probe",
-        len(times),
+        len(second + last),
         1 / PROBE_FACTOR,
         max(PROBE_FACTOR, slowdown if FINE_CLOCK else 1.0),
         step,
+        slower,
         tested=min(few.first_test, more.first_test) / max(1, more.tested),
         task=max(0.0, rests[0] - growth * few.samples),
         remembered=growth,
@@ -283,9 +299,9 @@ def _probe(settings: RunSettings, stream: Stream) -> Pace:
 
 
 def _timed_training(settings: RunSettings, stream: Stream, steps: int) -> Stopwatch:
-    """Train a new network for a few steps of each of the first two tasks, with one thread."""
+    """Train a new network for a few steps of each of the first tasks, with one thread."""
     size = own_batch_size(settings) or settings.train.batch_size
-    excerpt = Excerpt.of(stream, tasks=2, train=steps * size, test=TEST_SAMPLES)
+    excerpt = Excerpt.of(stream, tasks=PROBE_TASKS, train=steps * size, test=TEST_SAMPLES)
     with torch.random.fork_rng(devices=[]), threads(1), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what these few steps warn of need not be true of the run
         learner = build_learner(settings, excerpt)
