@@ -32,6 +32,10 @@ class TrainingError(OrthoclError):
     """Training went wrong: a loss that is not finite, a hook called out of order."""
 
 
+class DivergenceError(TrainingError):
+    """The loss is no longer finite: a result of the settings, which another attempt would find again."""
+
+
 class StoreError(OrthoclError):
     """A record or checkpoint that cannot be read or written."""
 

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -132,6 +133,13 @@ def test_above_the_median(two_methods):
         is_above_median(evidence, "rotated-mnist", "own", ("a", "b", "c"), aac, wanted=False).answer == "no"
     )
     assert is_above_median(evidence, "rotated-mnist", "own", ("a", "b", "d"), aac).answer == "missing"
+    lost = replace(evidence.runs[0], method_label="d")
+    diverged = replace(evidence, diverged=((lost, "the loss became inf"),))
+    found = is_above_median(diverged, "rotated-mnist", "own", ("b", "c", "d"), aac)
+    assert (found.answer, found.detail) == (
+        "yes",
+        "80.00 against a median of 75.00 (place 2 of 4), d diverged",
+    )
 
 
 def test_rises():

@@ -2,19 +2,26 @@
 
 import pytest
 
+from orthocl.lab import load_experiment
 from orthocl.paper.authors import authors_grid
-from orthocl.paper.authors_grid import grid_page, ours_at
+from orthocl.paper.authors_grid import grid_page, ours_at, verdict
 from orthocl.paper.evidence import Evidence, memorised
 from orthocl.paper.figure_4 import by_memory, figure_4
 from orthocl.paper.figure_5 import curve, figure_5
 from orthocl.paper.figure_6 import figure_6, through_tasks
 from orthocl.paper.figures_1_3 import by_width, figure_1, figure_2, figure_3, hidden_size
-from orthocl.paper.items import get_item, item_runs
+from orthocl.paper.items import experiment_folder, get_item, item_runs
 
 
 def drawn(page) -> list[list[str]]:
-    """Labels of the lines in every panel."""
+    """Labels of the lines in every panel; the names of the axes must be inside of the figure."""
     figure = page.draw()
+    figure.canvas.draw()
+    for axis in figure.axes:
+        for text in (axis.title, axis.xaxis.label, axis.yaxis.label):
+            box = text.get_window_extent()
+            assert figure.bbox.x0 <= box.x0 <= box.x1 <= figure.bbox.x1, text.get_text()
+            assert figure.bbox.y0 <= box.y0 <= box.y1 <= figure.bbox.y1, text.get_text()
     return [[text.get_label() for text in axis.get_lines()] for axis in figure.axes]
 
 
@@ -57,6 +64,22 @@ def test_figure_2_is_of_every_task_and_ogd(widths):
     assert page.comparisons[0].lines[0].ours.mean == pytest.approx(-40.1)
     assert page.verdicts[0].status == "holds"
     assert drawn(page)[0] == [f"{width} hidden units" for width in (100, 200, 300, 400)]
+
+
+def test_figure_2_has_a_colour_per_width_in_all_panels(evidence_of, record_for):
+    """Also where a panel lacks the narrowest network."""
+
+    def make(run):
+        missing = run.stream_label == "split-cifar100" and hidden_size(run) == 100
+        return None if missing else record_for(run, memorised=remembered(run, -0.1))
+
+    colours = {}
+    for axis in figure_2(evidence_of("figure-2", make, seeds=[1])).draw().axes:
+        for line in axis.get_lines():
+            colours.setdefault(line.get_label(), set()).add(line.get_color())
+    assert len(colours) == 4
+    assert all(len(found) == 1 for found in colours.values())
+    assert len(set.union(*colours.values())) == 4
 
 
 def test_figure_3_is_of_ogd_plus_and_wants_a_uniform_fall(widths, evidence_of, record_for):
@@ -172,3 +195,22 @@ def test_authors_grid_with_the_protocols_point(evidence_of, record_for):
     assert len(page.comparisons[0].lines) == 3
     assert page.verdicts[0].status == "holds with a condition"
     assert "si: no, 1 of 72 points run, largest difference -20.00" in page.verdicts[0].detail
+    assert "In 105 of the 216 runs" in page.notes[0]
+
+
+def test_authors_grid_where_training_diverges():
+    """SI diverges where theirs did, MAS where it did not."""
+    runs = load_experiment(experiment_folder() / "authors_grid.toml").runs
+    chosen = {"si": 1000.0, "mas": 0.2}  # the authors' coefficients 1,000 and 1
+    diverged = [
+        (run, "the loss became inf")
+        for run in runs
+        if run.method.settings["strength"] == chosen.get(run.method.name)
+        and (run.train.learning_rate, run.train.batch_size) == (1e-3, 32)
+    ]
+    assert len(diverged) == 2
+    found = verdict(Evidence(tuple(runs), (), tuple(diverged)))
+    assert found.status == "holds with a condition"
+    assert "si: yes, 1 of 72 points run, 1 diverged, in theirs 1 of them" in found.detail
+    assert "mas: no, 1 of 72 points run, 1 diverged, in theirs 0 of them" in found.detail
+    assert "ewc: not run" in found.detail

@@ -11,10 +11,21 @@ from orthocl.cli.app import make_app
 from orthocl.errors import SettingsError, StoreError
 from orthocl.lab import Store, load_experiment
 from orthocl.lab.experiment.settings import recorded_identity
-from orthocl.paper.evidence import RecordIndex
+from orthocl.paper.authors_grid import grid_page
+from orthocl.paper.costs import cost_table
+from orthocl.paper.discussion import discuss
+from orthocl.paper.evidence import CODE, Evidence, RecordIndex, diverged_runs
 from orthocl.paper.items import ITEMS, get_item, item_runs
 from orthocl.paper.keep import keep_records
-from orthocl.paper.reproduction import MARKS, Reproduction, update_readme, write_reproduction
+from orthocl.paper.published import find_printed
+from orthocl.paper.reproduction import (
+    MARKS,
+    Reproduction,
+    _glance_cell,
+    update_readme,
+    write_reproduction,
+)
+from orthocl.paper.table_2 import table_2
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "results"
@@ -50,11 +61,13 @@ def test_it_is_up_to_date_to_the_byte():
 
 
 def test_kept_records_are_small_and_whole():
+    diverged = {run for run, _, _ in diverged_runs(Store(RESULTS))}
     for folder in (RESULTS / "runs").glob("*"):
-        assert {path.name for path in folder.iterdir()} <= {"record.json", "settings.json"}
+        what = "failure.json" if folder.name in diverged else "record.json"
+        assert {path.name for path in folder.iterdir()} == {what, "settings.json"}
         record = Store(RESULTS).record(folder.name)  # checks its hash
-        assert record is not None
-        assert record.id == folder.name
+        assert (record is None) == (folder.name in diverged)
+        assert record is None or record.id == folder.name
 
 
 def test_two_makings_are_equal(filled, tmp_path):
@@ -74,11 +87,54 @@ def test_what_it_says(filled):
     text = made.text()
     assert "6 finished runs (9 min 0 s of computing in all)" in text
     assert "OGD is more accurate than plain SGD | numbers of Table 2 | **holds with a condition** |" in text
-    assert "| rotated-mnist | ogd | 2 | 1 min 30 s | 1.0 | 1.02 kB |" in text
+    assert "| rotated-mnist | ogd | 2 | 1 min 30 s |  | 1.02 kB | the runs were too short to time |" in text
     assert "nearer to the re-run" in text
     for item in ITEMS:
         assert made.pages[item].title in text
     assert f"[{71.06:.2f}]" in made.glance()
+
+
+def test_costs_do_not_depend_on_the_load(record_for):
+    """OGD's machine was ten times as busy; runs that also draw curves are another group."""
+    tables = item_runs(get_item("table-2"), streams=["rotated-mnist"], seeds=[1, 2]).runs
+    curves = item_runs(get_item("figure-5"), seeds=[1]).runs
+    seconds = {"sgd": (10.0, 2.0), "ogd": (250.0, 20.0)}
+    pairs = []
+    for run in (*tables, *curves):
+        if run.method_label in seconds:
+            train, evaluate = seconds[run.method_label]
+            if run in curves:
+                evaluate *= 100
+            clock = {"total": train + evaluate, "train": train, "remember": 0.0, "evaluate": evaluate}
+            pairs.append((run, replace(record_for(run), provenance={"seconds": clock})))
+    rows = {row[:3]: row[3:] for row in cost_table(pairs).rows}
+    assert rows["rotated-mnist", "sgd evaluate_every=default", "2"] == ("12.0 s", "1.0x", "1.02 kB", "")
+    assert rows["rotated-mnist", "ogd evaluate_every=default", "2"] == ("4 min 30 s", "2.5x", "1.02 kB", "")
+    assert rows["rotated-mnist", "ogd evaluate_every=250", "1"][1] == "2.5x"
+
+
+def test_the_discussion_finds_after_how_many_tasks_ours_are_the_printed_averages(evidence_of, record_for):
+    """Records made by hand that have the printed averages after 12 tasks, and 10 points less after all 15."""
+
+    def make(run, drop=0.1):
+        printed = find_printed("table-2", run.stream_label, run.method_label, "aac")
+        if run.stream_label != "permuted-mnist" or printed is None:
+            return None
+        level = printed.mean / 100
+        rows = [[level + drop * (12 - after) / 3] * 15 for after in range(16)]
+        return record_for(run, accuracies=rows)
+
+    evidence = evidence_of("table-2", make, seeds=[1])
+    pages = [table_2(evidence)]
+    text = "\n".join(discuss(pages, evidence))
+    assert "| permuted-mnist | 15 | 6 | 10.00 | 12 tasks | 0.00 |" in text
+    assert "average accuracies lie from -10.00" in text
+    assert "over these 6 methods is 1.00" in text
+    assert "ogd on permuted-mnist 82.13 (Table 2 85.00, ours 75.00)" in text
+    assert "nearer to these than to Table 2 in 2 of 2 cases" in text
+    assert "rotated-mnist | 15" not in text
+    same = evidence_of("table-2", lambda run: make(run, drop=0.0), seeds=[1])
+    assert "fewer tasks" not in "\n".join(discuss([table_2(same)], same))
 
 
 def test_without_any_record(tmp_path):
@@ -115,6 +171,83 @@ def test_keep(filled, tmp_path, record_for):
     assert len(keep_records(filled, into).known) == 6
     only = keep_records(filled, Store(tmp_path / "some"), item_runs(get_item("table-1")).runs)
     assert len(only.new) == 4
+
+
+def test_the_discussion_compares_both_widths(evidence_of, record_for):
+    """By hand: five points above the print with 200 hidden units, one point above it with 100; OGD not with both."""
+
+    def above(points):
+        def make(run):
+            printed = find_printed("table-2", run.stream_label, run.method_label, "aac")
+            if run.stream_label != "split-cifar100" or run.method_label not in ("sgd", "mas", "stable-sgd"):
+                return None
+            return record_for(run, [printed.mean / 100 + points] * 20)
+
+        return make
+
+    wide, narrow = evidence_of("table-2", above(0.05), seeds=[1]), evidence_of("authors-grid", above(0.01))
+    text = "\n".join(discuss([table_2(wide), grid_page(narrow)], wide))
+    assert (
+        "Over the 2 methods run with both, average accuracies are +5.00 from the print with 200 and +1.00 with 100"
+        in text
+    )
+    assert "both" not in "\n".join(discuss([table_2(wide)], wide))
+
+
+def test_what_diverged_is_kept_and_said_and_not_asked_for_again(tmp_path, record_for):
+    """Five runs of a divergent rate, of which the fifth is killed instead; then one of them gets a result."""
+    store, into = Store(tmp_path / "working"), Store(tmp_path / "results")
+    runs = [run for run in item_runs(get_item("split-mnist")).runs if run.method_label == "ewc"]
+    for run in runs:
+        record = record_for(run)
+        store.folder(record.id).mkdir(parents=True)
+        store.begin(record.id, record.settings, {"threads": 1})
+        reason = f"the loss became inf with seed {run.seed}"
+        failure = {
+            "reason": reason,
+            "expected": True,
+            "diverged": run.seed < 5,
+            "code": CODE,
+            "traceback": ["/home/me"],
+        }
+        store.write_failure(record.id, failure)
+    assert len(keep_records(store, into).diverged) == 4
+    assert (
+        len(keep_records(store, Store(tmp_path / "others"), item_runs(get_item("table-1")).runs).diverged)
+        == 0
+    )
+    for folder in into.runs.iterdir():
+        assert sorted(path.name for path in folder.iterdir()) == ["failure.json", "settings.json"]
+        assert "/home/me" not in (folder / "failure.json").read_text()
+
+    older = into.folder(record_for(runs[1]).id) / "failure.json"
+    now = older.read_text()
+    older.write_text(now.replace(f'"code": {CODE}', '"code": 1'))
+    assert len(Reproduction(into).evidence["split-mnist"].diverged) == 3
+    older.write_text(now)
+    damaged = older.with_name("settings.json")
+    settings = damaged.read_text()
+    damaged.write_text("{")
+    with pytest.warns(UserWarning, match="left out"):
+        assert len(diverged_runs(into)) == 3
+    damaged.write_text(settings)
+
+    made = Reproduction(into)
+    assert len(made.evidence["split-mnist"].diverged) == 4
+    text = made.text()
+    assert "ewc on split-mnist has no result with seed 4: the loss became inf with seed 4." in text
+    assert "seed 5: the loss" not in text
+    assert "--only split-mnist/ewc --seed 5`" in text
+
+    sgd = item_runs(get_item("table-2"), streams=["rotated-mnist"], seeds=[1]).runs[0]
+    lost = Evidence((sgd,), (), ((sgd, "the loss became inf"),))
+    assert _glance_cell(lost, "rotated-mnist", "sgd") == "diverged (1) [71.06]"
+
+    store.write_record(record_for(runs[0]))
+    kept = keep_records(store, into)
+    assert (len(kept.new), len(kept.diverged)) == (1, 3)
+    assert not (into.folder(record_for(runs[0]).id) / "failure.json").exists()
+    assert "no result with seed 1" not in Reproduction(into).text()
 
 
 def test_keep_refuses_another_result_of_the_same_run(filled, tmp_path, record_for):

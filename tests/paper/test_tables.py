@@ -8,7 +8,7 @@ from orthocl.methods import METHODS
 from orthocl.paper.evidence import Evidence
 from orthocl.paper.items import ITEMS, get_item, item_runs, make_page
 from orthocl.paper.table_1 import table_1
-from orthocl.paper.table_2 import BASELINES, table_2
+from orthocl.paper.table_2 import BASELINES, EWC, table_2
 from orthocl.paper.table_3 import ROWS, declared, measure, table_3
 from orthocl.paper.table_6 import table_6
 from orthocl.paper.tables_7_8 import table_7, table_8
@@ -110,6 +110,13 @@ def test_table_2_with_one_stream_holds_only_as_far_as_it_was_run(benchmark_runs)
     page = table_2(part)
     assert status(page, "OGD+ is more accurate than OGD") == "holds with a condition"
     assert status(page, "OGD+ is not competitive") == "not run"
+
+
+def test_table_2_explains_the_divergence_of_ewc():
+    runs = item_runs(get_item("table-2"), seeds=[1]).runs
+    assert EWC not in table_2(Evidence(tuple(runs))).notes
+    lost = [run for run in runs if (run.stream_label, run.method_label) == ("split-cifar100", "ewc")]
+    assert EWC in table_2(Evidence(tuple(runs), (), ((lost[0], "inf"),))).notes
 
 
 def test_table_2_in_all_formats(benchmark_runs):

@@ -11,6 +11,7 @@ from torch.nn import functional
 from orthocl.errors import SettingsError, TrainingError
 from orthocl.nets import MLP
 from orthocl.tangents import Adapter, Subspace, collect, why_not_exact
+from orthocl.tangents.adapter import complete_weights
 
 STEPS = 200
 OPTIMIZERS = {
@@ -642,3 +643,44 @@ def test_each_of_few_tangents_is_checked(make_problem, row):
         gradient += part.view_as(gradient)
     with pytest.raises(TrainingError, match="not what their layers' backward passes gave"):
         adapter.step(0.02)
+
+
+@pytest.mark.parametrize("variant", ["gtl", "all"])
+def test_looking_at_the_network_leaves_no_trace(problem, variant):
+    """In the middle of a task: whole weights and plain layers inside the block, the very same bits afterwards."""
+    subspace = fill(problem, variant)
+    model, parameters = problem.model, problem.parameters
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.02)
+    adapter = Adapter(model, subspace, parameters, batch_size=1)
+    for x, y in batches(problem, 20):
+        optimizer.zero_grad()
+        functional.cross_entropy(model(x), y).backward()
+        optimizer.step()
+        adapter.step(0.02)
+    raw, alpha = vector(parameters.values()).clone(), adapter.alpha.clone()
+    model.eval()
+    expected = model(problem.x).detach()
+    with complete_weights(model):
+        assert adapter.idle == bool(adapter.layers)
+        assert torch.allclose(model(problem.x), expected, rtol=1e-9, atol=1e-9)
+        whole = vector(parameters.values()).clone()
+    assert not adapter.idle
+    assert torch.equal(vector(parameters.values()), raw)
+    assert torch.equal(adapter.alpha, alpha)
+    adapter.merge()
+    assert torch.allclose(vector(parameters.values()), whole, rtol=1e-9, atol=1e-9)
+    assert bool(adapter.layers) == (not torch.equal(raw, whole))
+
+
+def test_looking_restores_the_weights_after_an_error_and_does_nothing_while_paused(problem):
+    adapter = Adapter(problem.model, fill(problem), problem.parameters, batch_size=1)
+    adapter.alpha.fill_(0.1)
+    raw = vector(problem.parameters.values()).clone()
+    with pytest.raises(ZeroDivisionError), complete_weights(problem.model):
+        raise ZeroDivisionError
+    assert torch.equal(vector(problem.parameters.values()), raw)
+    assert not adapter.idle
+    adapter.idle = True
+    with complete_weights(problem.model):
+        assert torch.equal(vector(problem.parameters.values()), raw)
+    assert adapter.idle

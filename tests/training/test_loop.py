@@ -10,7 +10,9 @@ from torch.nn.functional import cross_entropy
 from orthocl.errors import SettingsError, StoreError, TrainingError
 from orthocl.methods import METHODS, OGD, SGD, OGDPlus, StableSGD, make_method
 from orthocl.metrics import AccuracyMatrix, compute
+from orthocl.nets import MLP
 from orthocl.streams import from_arrays, make
+from orthocl.tangents.adapter_layer import AdapterLayer
 from orthocl.training import Observer, Progress, TrainSettings, attach, evaluate, train
 from orthocl.training.checkpoint import load_checkpoint, save_checkpoint
 from orthocl.training.evaluation import accuracy
@@ -87,6 +89,38 @@ def test_curves_every_k_steps():
     assert [(c["task"], c["step"]) for c in progress.curves] == [(t, s) for t in (1, 2) for s in (2, 4, 6)]
     assert progress.curves[2]["accuracies"] == progress.accuracies[1]
     assert progress.curves[5]["accuracies"] == progress.accuracies[2]
+
+
+@pytest.mark.parametrize("quick", [True, False])
+def test_curves_do_not_change_a_run_and_do_not_pay_for_the_adapter(monkeypatch, quick):
+    """Evaluations in the middle of a task use plain layers: only the batches of training meet the adapter."""
+    met = []
+    kernel = AdapterLayer.kernel
+
+    def noted(self, x, out=None):
+        met.append(len(x))
+        return kernel(self, x, out)
+
+    monkeypatch.setattr(AdapterLayer, "kernel", noted)
+    tasks = make("permuted-mnist-mini", tasks=2, train_size=60, test_size=40)
+
+    def run(every):
+        torch.manual_seed(0)
+        model = MLP(tasks.input_shape, (20, 15), 10)
+        method = OGD(memory_per_task=10, engine="adapter", input_cache=0)
+        one = attach(method, model, torch.optim.SGD(model.parameters(), lr=0.05))
+        met.clear()
+        settings = TrainSettings(epochs=2, batch_size=13, learning_rate=0.05, evaluate_every=every)
+        progress = train(one, tasks, settings, seed=1, quick=quick)
+        return progress, [p.detach().clone() for p in model.parameters()], list(met)
+
+    (plain, weights, batches), (watched, same, also) = run(None), run(3)
+    assert all(map(torch.equal, weights, same))
+    assert watched.accuracies == plain.accuracies
+    assert batches == also
+    assert set(batches) == {13, 8}
+    assert len(watched.curves) == 6
+    assert watched.curves[-1]["accuracies"] != watched.accuracies[1]
 
 
 def test_a_loss_that_is_not_finite_stops_the_run_and_says_where():

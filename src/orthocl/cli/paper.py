@@ -149,7 +149,9 @@ def keep(
     with working("reading the store"):
         kept = keep_records(Store(store), Store(into), runs)
     say(f"{counted(len(kept.new), 'record')} copied to {into}, {len(kept.known)} were there")
-    report(copied=len(kept.new), known=len(kept.known), into=str(into))
+    if kept.diverged:
+        say(f"{counted(len(kept.diverged), 'run')} diverged; why is noted in {into}")
+    report(copied=len(kept.new), known=len(kept.known), diverged=len(kept.diverged), into=str(into))
     suggest("orthocl paper reproduction")
 
 

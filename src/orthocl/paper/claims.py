@@ -112,20 +112,21 @@ def is_equal(
 def is_above_median(
     evidence: Evidence, stream: str, method: str, others: Sequence[str], measure: Measure, wanted: bool = True
 ) -> Finding:
-    """Whether a method's mean is above the median of the others' means (what "competitive" is taken to mean)."""
+    """Whether a method's mean is above the median of the others' means (what "competitive" is taken to mean).
+
+    Another method that diverged with every seed that was run is below all that did not.
+    """
     own = evidence.sample(stream, method, measure)
     rivals = {name: evidence.sample(stream, name, measure) for name in others}
-    means = sorted(sample.mean for sample in rivals.values() if len(sample))
+    broken = [name for name in others if not len(rivals[name]) and evidence.diverged_seeds(stream, name)]
+    means = [-math.inf] * len(broken) + sorted(sample.mean for sample in rivals.values() if len(sample))
     if not len(own) or len(means) < len(others):
         return Finding(stream, "missing")
     middle = means[len(means) // 2] if len(means) % 2 else sum(means[len(means) // 2 - 1 :][:2]) / 2
     answer: Answer = "yes" if (own.mean > middle) == wanted else "no"
     rank = 1 + sum(mean > own.mean for mean in means)
-    return Finding(
-        stream,
-        answer,
-        f"{number_text(own.mean)} against a median of {number_text(middle)} (place {rank} of {len(means) + 1})",
-    )
+    detail = f"{number_text(own.mean)} against a median of {number_text(middle)} (place {rank} of {len(means) + 1})"
+    return Finding(stream, answer, f"{detail}, {', '.join(broken)} diverged" if broken else detail)
 
 
 def rises(where: str, samples: Sequence[tuple[float, Sample]], uniformly: bool) -> Finding:

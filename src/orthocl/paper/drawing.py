@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -62,11 +63,19 @@ def band(
         axis.fill_between(xs, means - spreads, means + spreads, color=paint, alpha=0.12, linewidth=0)
 
 
+def measured_band(axis: Axes, points: Sequence[tuple[float, Sample]], label: str, style: Style) -> None:
+    """A band through the points that were measured, with a tick at each."""
+    measured = [point for point in points if len(point[1])]
+    if measured:
+        band(axis, [x for x, _ in measured], [sample for _, sample in measured], label, style)
+    axis.set_xticks([x for x, _ in points])
+
+
 def describe(axis: Axes, title: str, across: str, up: str) -> None:
-    """Title of a panel and names of its axes."""
+    """Title of a panel and names of its axes; a long one takes two lines, a panel is not high enough for it."""
     axis.set_title(title, fontsize=9, color=INK)
     axis.set_xlabel(across, fontsize=8, color=INK)
-    axis.set_ylabel(up, fontsize=8, color=INK)
+    axis.set_ylabel(textwrap.fill(up, 32), fontsize=8, color=INK)
 
 
 def shared_legend(figure: Figure, axes: Sequence[Axes]) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 
+from orthocl.errors import StoreError, warn
 from orthocl.lab import Record, RunSettings, Store
 from orthocl.metrics import memorised_variation, over_parameterisation
 from orthocl.paper.samples import Sample
@@ -25,14 +26,16 @@ class Evidence:
     Args:
         runs: all runs that the experiment asks for, with their labels.
         pairs: (run with its labels, record) of those that have one.
+        diverged: (run with its labels, what happened) of those whose loss did not stay finite.
     """
 
     runs: tuple[RunSettings, ...] = ()
     pairs: tuple[Pair, ...] = ()
+    diverged: tuple[tuple[RunSettings, str], ...] = ()
 
     @property
     def missing(self) -> tuple[RunSettings, ...]:
-        """The runs without a record."""
+        """The runs without a record, those that diverged among them: they may be tried again."""
         found = {id(run) for run, _ in self.pairs}
         return tuple(run for run in self.runs if id(run) not in found)
 
@@ -58,16 +61,23 @@ class Evidence:
         """A number over the seeds of a method on a stream."""
         return Sample({record.settings.seed: measure(record) for record in self.records(stream, method)})
 
+    def diverged_seeds(self, stream: str, method: str) -> list[int]:
+        """The seeds with which a method diverged on a stream."""
+        return [
+            run.seed for run, _ in self.diverged if (run.stream_label, run.method_label) == (stream, method)
+        ]
+
     def only(self, streams: Iterable[str]) -> Evidence:
         """The part on some streams."""
         chosen = set(streams)
         return Evidence(
             tuple(run for run in self.runs if run.stream_label in chosen),
             tuple((run, record) for run, record in self.pairs if run.stream_label in chosen),
+            tuple((run, reason) for run, reason in self.diverged if run.stream_label in chosen),
         )
 
     def __add__(self, other: Evidence) -> Evidence:
-        return Evidence(self.runs + other.runs, self.pairs + other.pairs)
+        return Evidence(self.runs + other.runs, self.pairs + other.pairs, self.diverged + other.diverged)
 
 
 CODE = next(item.default for item in fields(Record) if item.name == "code")
@@ -83,22 +93,45 @@ class RecordIndex:
             if record.code == CODE:
                 key = record.settings.without_seed(), record.settings.seed
                 self._by_settings[key] = record
+        self._diverged = {
+            (settings.without_seed(), settings.seed): reason for _, settings, reason in diverged_runs(store)
+        }
 
     def __len__(self) -> int:
         return len(self._by_settings)
 
     def find(self, runs: Sequence[RunSettings]) -> Evidence:
         """The records of these runs."""
-        pairs = []
+        pairs, diverged = [], []
         for run in runs:
-            record = self._by_settings.get(settings_key(run))
+            key = settings_key(run)
+            record = self._by_settings.get(key)
             if record is not None:
                 pairs.append((run, record))
-        return Evidence(tuple(runs), tuple(pairs))
+            elif key in self._diverged:
+                diverged.append((run, self._diverged[key]))
+        return Evidence(tuple(runs), tuple(pairs), tuple(diverged))
 
     def records(self) -> list[Record]:
         """All records, in the order of their ids."""
         return sorted(self._by_settings.values(), key=lambda record: record.id)
+
+
+def diverged_runs(store: Store) -> list[tuple[str, RunSettings, str]]:
+    """Id, settings and reason of the runs without a record whose last attempt, with this code, diverged."""
+    found = []
+    for run in store.ids():
+        failure = store.failure(run)
+        if failure is None or not failure.get("diverged") or failure.get("code") != CODE:
+            continue
+        try:
+            settings = store.settings(run)
+        except StoreError as error:
+            warn(f"left out: {error}")
+            continue
+        if store.state(run) == "failed":
+            found.append((run, settings, failure["reason"]))
+    return found
 
 
 def settings_key(run: RunSettings) -> tuple[str, int]:
@@ -136,6 +169,11 @@ def afm(record: Record) -> float:
 
 
 METRICS: dict[str, Measure] = {"aac": aac, "bwt": bwt, "fwt": fwt, "afm": afm}
+
+
+def aac_after(tasks: int) -> Measure:
+    """Average accuracy of the first tasks when no others have been learnt yet."""
+    return lambda record: 100 * sum(record.result.accuracies[tasks][:tasks]) / tasks
 
 
 def final_accuracy(task: int) -> Measure:

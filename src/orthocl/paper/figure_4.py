@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from orthocl.palette import method_style
 from orthocl.paper.claims import conclude, rises
 from orthocl.paper.comparison import Comparison, Line
-from orthocl.paper.drawing import band, describe, panels, shared_legend
+from orthocl.paper.drawing import describe, measured_band, panels, shared_legend
 from orthocl.paper.evidence import Evidence, Measure, memorised
 from orthocl.paper.page import Page
 from orthocl.paper.published import published_item
@@ -64,9 +64,9 @@ def draw(evidence: Evidence) -> Figure:
     figure, axes = panels(len(evidence.streams))
     for axis, stream in zip(axes, evidence.streams, strict=True):
         for method in METHODS:
-            points = [point for point in by_memory(evidence, stream, method, memorised(1)) if len(point[1])]
-            if points:
-                band(axis, [x for x, _ in points], [s for _, s in points], method, method_style(method))
+            measured_band(
+                axis, by_memory(evidence, stream, method, memorised(1)), method, method_style(method)
+            )
         describe(axis, stream, "memory per task", "variation on memorised samples of task 1, %")
     shared_legend(figure, axes)
     return figure

@@ -14,7 +14,7 @@ from orthocl.lab import RunSettings
 from orthocl.palette import method_style
 from orthocl.paper.claims import Finding, Verdict, conclude, rises
 from orthocl.paper.comparison import Comparison, Line
-from orthocl.paper.drawing import band, describe, panels, series_style, shared_legend
+from orthocl.paper.drawing import band, describe, measured_band, panels, series_style, shared_legend
 from orthocl.paper.evidence import Evidence, Measure, memorised, memorised_everywhere
 from orthocl.paper.page import Page
 from orthocl.paper.published import published_item
@@ -97,26 +97,26 @@ def draw_first(evidence: Evidence, methods: tuple[str, ...]) -> Figure:
     figure, axes = panels(len(evidence.streams))
     for axis, stream in zip(axes, evidence.streams, strict=True):
         for method in methods:
-            points = [point for point in by_width(evidence, stream, method, memorised(1)) if len(point[1])]
-            if points:
-                band(axis, [x for x, _ in points], [s for _, s in points], method, method_style(method))
+            measured_band(
+                axis, by_width(evidence, stream, method, memorised(1)), method, method_style(method)
+            )
         describe(axis, stream, "hidden units", "variation on memorised samples of task 1, %")
     shared_legend(figure, axes)
     return figure
 
 
 def draw_each(evidence: Evidence, methods: tuple[str, ...]) -> Figure:
-    """One panel per stream: variation of every task, one line per hidden size."""
+    """One panel per stream: variation of every task, one line per hidden size, of one colour in all panels."""
     figure, axes = panels(len(evidence.streams))
+    measured = {stream: by_width(evidence, stream, methods[0], memorised(1)) for stream in evidence.streams}
+    every = sorted({width for points in measured.values() for width, _ in points})
     for axis, stream in zip(axes, evidence.streams, strict=True):
-        widths = [
-            width for width, sample in by_width(evidence, stream, methods[0], memorised(1)) if len(sample)
-        ]
+        widths = [width for width, sample in measured[stream] if len(sample)]
         records = [record for run, record in evidence.pairs if run.stream_label == stream]
         tasks = range(1, min((len(record.result.memorised) for record in records), default=1))
-        for colour, width in enumerate(widths):
+        for width in widths:
             samples = [dict(by_width(evidence, stream, methods[0], memorised(task)))[width] for task in tasks]
-            band(axis, list(tasks), samples, f"{width:g} hidden units", series_style(colour))
+            band(axis, list(tasks), samples, f"{width:g} hidden units", series_style(every.index(width)))
         describe(axis, f"{stream}, {methods[0]}", "task", "variation on its memorised samples, %")
     shared_legend(figure, axes)
     return figure

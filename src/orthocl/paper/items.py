@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Literal
@@ -16,6 +16,7 @@ from orthocl.paper.figure_4 import figure_4
 from orthocl.paper.figure_5 import figure_5
 from orthocl.paper.figure_6 import figure_6
 from orthocl.paper.figures_1_3 import figure_1, figure_2, figure_3
+from orthocl.paper.missing import diverged_notes
 from orthocl.paper.page import Page
 from orthocl.paper.predictions import Prediction
 from orthocl.paper.split_mnist import split_mnist
@@ -145,7 +146,8 @@ def find_evidence(
     """The records of an item's runs, and of those it shows if they are there."""
     evidence = index.find(runs)
     if item.beside and scale == "full":
-        evidence += Evidence((), index.find(_runs(item.beside, item, scale)).pairs)
+        beside = index.find(_runs(item.beside, item, scale))
+        evidence += Evidence((), beside.pairs, beside.diverged)
     return evidence
 
 
@@ -156,9 +158,12 @@ def make_page(
     predictions: Mapping[str, Prediction] | None = None,
 ) -> Page:
     """The page of an item."""
-    if item.make is None:
-        return theory_page(evidence, predictions or {}, comparable)
-    return item.make(evidence, comparable)
+    page = (
+        theory_page(evidence, predictions or {}, comparable)
+        if item.make is None
+        else item.make(evidence, comparable)
+    )
+    return replace(page, notes=page.notes + diverged_notes(evidence)) if item.runs_needed else page
 
 
 @lru_cache(maxsize=64)

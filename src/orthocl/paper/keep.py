@@ -1,6 +1,7 @@
 """Keep records: copy the results of finished runs into a small store that goes into version control.
 
 A store of kept records has runs/<id>/record.json and runs/<id>/settings.json and nothing else: no weights, no progress.
+Where training diverged there is no record, and runs/<id>/failure.json says what happened.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from pathlib import Path
 
 from orthocl.errors import StoreError
 from orthocl.lab import RunSettings, Store
-from orthocl.paper.evidence import RecordIndex
+from orthocl.paper.evidence import CODE, RecordIndex, diverged_runs, settings_key
 from orthocl.storage import write_atomically
 
 KEPT = ("record.json", "settings.json")
@@ -19,10 +20,11 @@ KEPT = ("record.json", "settings.json")
 
 @dataclass(frozen=True)
 class Kept:
-    """What a copy did: ids of the records that are new, and of those that were there."""
+    """What a copy did: ids of the records that are new, of those that were there, and of runs that diverged."""
 
     new: tuple[str, ...]
     known: tuple[str, ...]
+    diverged: tuple[str, ...] = ()
 
 
 def keep_records(store: Store, into: Store, runs: Sequence[RunSettings] | None = None) -> Kept:
@@ -47,8 +49,22 @@ def keep_records(store: Store, into: Store, runs: Sequence[RunSettings] | None =
             known.append(record.id)
             continue
         _copy(store.folder(record.id), into.folder(record.id))
+        (into.folder(record.id) / "failure.json").unlink(missing_ok=True)
         new.append(record.id)
-    return Kept(tuple(new), tuple(known))
+    return Kept(tuple(new), tuple(known), _keep_diverged(store, into, runs))
+
+
+def _keep_diverged(store: Store, into: Store, runs: Sequence[RunSettings] | None) -> tuple[str, ...]:
+    """Note which runs diverged, without the traceback, which names files of this machine."""
+    wanted = None if runs is None else {settings_key(run) for run in runs}
+    found = []
+    for run, settings, reason in diverged_runs(store):
+        key = settings.without_seed(), settings.seed
+        if into.record(run) is None and (wanted is None or key in wanted):
+            _copy(store.folder(run), into.folder(run))
+            into.write_failure(run, {"reason": reason, "expected": True, "diverged": True, "code": CODE})
+            found.append(run)
+    return tuple(found)
 
 
 def _copy(source: Path, target: Path) -> None:

@@ -1,4 +1,4 @@
-"""What was not run, with the commands that would."""
+"""What was not run, with the commands that would, and what was run in vain."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from shlex import quote
 
 from orthocl.lab import RunSettings
+from orthocl.paper.evidence import Evidence
 from orthocl.paper.page import WordTable
 
 
@@ -50,3 +51,11 @@ def missing_table(groups: Sequence[MissingRuns]) -> WordTable:
         for group in groups
     ]
     return WordTable("Not run", tuple(rows))
+
+
+def diverged_notes(evidence: Evidence) -> tuple[str, ...]:
+    """A sentence for each run that has no result because it diverged."""
+    return tuple(
+        f"{run.method_label} on {run.stream_label} has no result with seed {run.seed}: {reason}."
+        for run, reason in evidence.diverged
+    )

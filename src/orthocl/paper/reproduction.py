@@ -118,7 +118,8 @@ class Reproduction:
         )
 
     def _page(self, item: Item, page: Page, figure: str) -> str:
-        if not item.shown_without and not self.evidence[item.name].pairs:
+        evidence = self.evidence[item.name]
+        if not (item.shown_without or evidence.pairs or evidence.diverged):
             claims = verdict_table(page.verdicts) if page.verdicts else ""
             return f"## {page.title}\n\n{page.caption}\n\nNot run yet.\n\n{claims}"
         return page.to_markdown(2, figure)
@@ -129,8 +130,10 @@ class Reproduction:
             return "No run has been made yet."
         table = cost_table(pairs)
         return (
-            "Times are those of the machine that made the records, with other work beside it; memory is what the "
-            "method keeps and caches beside the network.\n\n" + markdown_table(table.rows, numbers_from=2)
+            "The time of a run is that of the machine that made its record, with other work beside it, so it says "
+            "little. What training costs in units of plain SGD's is free of that load: both are counted in "
+            "evaluations of the same network, which every run makes between its tasks. Memory is what the method "
+            "keeps and caches beside the network.\n\n" + markdown_table(table.rows, numbers_from=2)
         )
 
     def _all_pairs(self) -> list[Pair]:
@@ -142,11 +145,7 @@ class Reproduction:
         return list(found.values())
 
     def _discussion(self) -> list[str]:
-        pages = [
-            page
-            for name, page in self.pages.items()
-            if self.evidence[name].pairs and name.startswith("table")
-        ]
+        pages = [page for name, page in self.pages.items() if self.evidence[name].pairs]
         return discuss(pages, self.evidence["table-2"])
 
     def _missing(self) -> str:
@@ -155,7 +154,9 @@ class Reproduction:
         for item in ITEMS.values():
             for file in item.experiments if item.runs_needed else ():
                 runs = load_runs(experiment_folder() / f"{file}.toml")
-                missing = [run for run in self.index.find(runs).missing if settings_key(run) not in seen]
+                found = self.index.find(runs)
+                seen |= {settings_key(run) for run, _ in found.diverged}
+                missing = [run for run in found.missing if settings_key(run) not in seen]
                 seen |= {settings_key(run) for run in missing}
                 groups += group_missing(file, missing)
         if not groups:
@@ -209,5 +210,6 @@ def _relative(folder: Path, start: Path) -> str:
 def _glance_cell(evidence: Evidence, stream: str, method: str) -> str:
     sample = evidence.sample(stream, method, aac)
     printed = find_printed("table-2", stream, method, "aac")
-    ours = f"{sample.text()} ({len(sample)})" if len(sample) else "–"
+    broken = len(evidence.diverged_seeds(stream, method))
+    ours = f"{sample.text()} ({len(sample)})" if len(sample) else f"diverged ({broken})" if broken else "–"
     return ours if printed is None or printed.mean is None else f"{ours} [{number_text(printed.mean)}]"

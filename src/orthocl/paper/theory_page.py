@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from orthocl.lab import Record
-from orthocl.palette import COLOURS, MARKERS
+from orthocl.palette import method_style
 from orthocl.paper.claims import Answer, Finding, Verdict, conclude
 from orthocl.paper.drawing import describe, panels, shared_legend
 from orthocl.paper.evidence import Evidence
@@ -167,14 +167,13 @@ def draw(evidence: Evidence, predictions: Mapping[str, Prediction]) -> Figure:
     shown = list(dict.fromkeys(shown))
     figure, axes = panels(len(shown))
     for axis, stream in zip(axes, shown, strict=True):
-        for number, method in enumerate(METHODS):
+        for method in METHODS:
             records = evidence.records(stream, method)
             if records:
                 measured = np.mean([measured_forgetting(record) for record in records], axis=0)
                 predicted = predictions[stream].forgetting[method][:-1]
-                axis.plot(
-                    predicted, measured, MARKERS[number], color=COLOURS[number], markersize=5, label=method
-                )
+                colour, marker = method_style(method)
+                axis.plot(predicted, measured, marker, color=colour, markersize=5, label=method)
         describe(axis, stream, "predicted growth of the squared error", "measured forgetting, %")
     shared_legend(figure, axes)
     return figure

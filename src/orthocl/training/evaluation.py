@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from orthocl.nets.heads import use_head
 from orthocl.nets.modes import evaluating
 from orthocl.streams.base import Split, Task
+from orthocl.tangents.adapter import complete_weights
 
 CHUNK = 1000
 
@@ -42,4 +43,5 @@ def accuracy(model: nn.Module, task: Task, split: Split, index: Tensor | None = 
 
 def evaluate(model: nn.Module, tasks: Iterable[Task]) -> list[float]:
     """Test accuracy on every task."""
-    return [accuracy(model, task, task.test) for task in tasks]
+    with complete_weights(model):
+        return [accuracy(model, task, task.test) for task in tasks]

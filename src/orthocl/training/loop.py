@@ -16,7 +16,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from orthocl.errors import SettingsError, TrainingError
+from orthocl.errors import DivergenceError, SettingsError
 from orthocl.methods.base import later
 from orthocl.methods.learner import Learner
 from orthocl.streams.base import Stream, Task
@@ -350,7 +350,7 @@ def _rounded(monitor: dict[str, float]) -> dict[str, float]:
 def _check_finite(loss: float, learner: Learner, step: int) -> None:
     if not math.isfinite(loss):
         task, rate = learner.current_task, learner.optimizer.param_groups[0]["lr"]
-        raise TrainingError(
+        raise DivergenceError(
             f"the loss became {loss} on task {task.number} ({task.name}) at step {step} with learning rate "
             f"{rate:g}: use a smaller learning rate or a weaker penalty"
         )

@@ -126,6 +126,7 @@ def test_a_diverging_run_stops_all_and_the_others_go_on_alone(store, tiny):
     )
     assert [outcome.status for outcome in outcomes] == ["failed", "failed", "finished", "finished"]
     assert all("the loss became" in outcome.reason for outcome in outcomes[:2])
+    assert all(store.failure(outcome.run)["diverged"] for outcome in outcomes[:2])
     assert [outcome.record.provenance["together"] for outcome in outcomes[2:]] == [2, 2]
 
 

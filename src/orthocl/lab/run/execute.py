@@ -15,8 +15,15 @@ from typing import Any
 import torch
 from torch import nn
 
-from orthocl.errors import OrthoclError, StoreError, UnsupportedError
-from orthocl.lab.experiment.settings import RunSettings, StreamSettings, canonical, identity, run_id
+from orthocl.errors import DivergenceError, OrthoclError, StoreError, UnsupportedError
+from orthocl.lab.experiment.settings import (
+    CODE_VERSION,
+    RunSettings,
+    StreamSettings,
+    canonical,
+    identity,
+    run_id,
+)
 from orthocl.lab.experiment.specs import label_of
 from orthocl.lab.run.checkpointer import Checkpointer, InterruptedRun
 from orthocl.lab.store.record import Record, Result, circumstances
@@ -329,6 +336,8 @@ def _failure(error: Exception) -> dict[str, Any]:
     return {
         "reason": str(error) if isinstance(error, OrthoclError) else f"{type(error).__name__}: {error}",
         "expected": isinstance(error, OrthoclError),
+        "diverged": isinstance(error, DivergenceError),
+        "code": CODE_VERSION,
         "traceback": traceback.format_exc().splitlines(),
         "time": _now(),
     }
