@@ -135,7 +135,7 @@ def test_chips_hide_and_dim_in_every_chart(open_page):
     page.locator("#cost").scroll_into_view_if_needed()
     for section in ("curves", "cost", "matrices"):
         page.locator(f"#{section} [data-m]").first.wait_for()
-        assert page.locator(f"#{section} [data-m='1']").count() == 0, section
+        playwright.expect(page.locator(f"#{section} [data-m='1']")).to_have_count(0, timeout=120_000)
     page.locator(".chip[data-method=sgd]").hover()
     assert page.evaluate("getComputedStyle(document.querySelector('#curves [data-m=\"2\"]')).opacity !== '1' || "
                          "document.querySelector('#dimming').textContent.includes('data-m=\"0\"')")  # fmt: skip
