@@ -218,7 +218,7 @@ function theoryCards(row) {
   const words = {
     dissimilarity: [
       "Dissimilarity of each task to those before",
-      "S of the paper: how much a task must undo. Similar tasks have similar bars.",
+      "S of the paper: how much a task must undo. Similar tasks have similar values.",
     ],
     complexity: ["Complexity of each task", "The term that the bound of a task grows with."],
     forgetting: [
