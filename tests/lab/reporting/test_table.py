@@ -98,6 +98,13 @@ def test_runs_with_other_settings_are_another_row(pairs, make_record, tiny):
     assert [len(row.seeds) for row in rows] == [2, 1, 1, 2]
 
 
+def test_a_network_that_only_one_method_has_is_said(pairs, make_record, tiny):
+    other = tiny("mas", 1).resolved()
+    other = replace(other, net=replace(other.net, settings={**other.net.settings, "hidden": [32]}))
+    rows = make_table([*pairs, (other, make_record(settings=other))]).rows
+    assert [row.method for row in rows] == ["sgd", "ewc", "mas hidden=32", "ogd"]
+
+
 def test_markdown_latex_csv_json(pairs):
     table = make_table(pairs, ["aac", "memory"])
     markdown = table.render("markdown")

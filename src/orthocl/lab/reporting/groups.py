@@ -61,7 +61,7 @@ def group_runs(pairs: Iterable[tuple[RunSettings, Record]]) -> list[RunGroup]:
     for group in made:
         alike.setdefault((group.stream, group.method), []).append(group)
     told = [group for same in alike.values() for group in _told_apart(same)]
-    return sorted(told, key=_reading_order)
+    return sorted(_with_unusual_networks(told), key=_reading_order)
 
 
 def agreed_labels(pairs: Iterable[tuple[RunSettings, Record]]) -> list[tuple[RunSettings, Record]]:
@@ -137,16 +137,31 @@ def _told_apart(groups: Sequence[RunGroup]) -> list[RunGroup]:
     names = differing([group.settings for group in groups])
     if len(names) > 1:  # new data is another fingerprint: the setting says it better
         names = [name for name in names if name != "data"]
+    return [replace(group, differs=_choice(group, names)) for group in groups]
+
+
+def _with_unusual_networks(groups: Sequence[RunGroup]) -> list[RunGroup]:
+    """The same groups; one whose network is not the usual one of its stream says so, though its method has no other."""
+    networks: dict[str, list[dict[str, Any]]] = {}
+    for group in groups:
+        networks.setdefault(group.stream, []).append(_network(group))
+    usual = {stream: max(found, key=found.count) for stream, found in networks.items()}
     return [
-        replace(
-            group,
-            differs=" ".join(
-                f"{name.rpartition('.')[2]}={value_text(_short(name, group.settings.get(name)))}"
-                for name in names
-            ),
-        )
+        group
+        if group.differs
+        else replace(group, differs=_choice(group, differing([_network(group), usual[group.stream]])))
         for group in groups
     ]
+
+
+def _network(group: RunGroup) -> dict[str, Any]:
+    return {name: value for name, value in group.settings.items() if name.startswith("net.")}
+
+
+def _choice(group: RunGroup, names: Iterable[str]) -> str:
+    return " ".join(
+        f"{name.rpartition('.')[2]}={value_text(_short(name, group.settings.get(name)))}" for name in names
+    )
 
 
 def _short(name: str, value: Any) -> Any:
