@@ -103,6 +103,9 @@ def test_a_network_that_only_one_method_has_is_said(pairs, make_record, tiny):
     other = replace(other, net=replace(other.net, settings={**other.net.settings, "hidden": [32]}))
     rows = make_table([*pairs, (other, make_record(settings=other))]).rows
     assert [row.method for row in rows] == ["sgd", "ewc", "mas hidden=32", "ogd"]
+    named = replace(other, method_label="mas hidden=32")
+    rows = make_table([*pairs, (named, make_record(settings=named))]).rows
+    assert [row.method for row in rows] == ["sgd", "ewc", "mas hidden=32", "ogd"], "not said twice"
 
 
 def test_markdown_latex_csv_json(pairs):

@@ -159,9 +159,11 @@ def _network(group: RunGroup) -> dict[str, Any]:
 
 
 def _choice(group: RunGroup, names: Iterable[str]) -> str:
-    return " ".join(
+    """The values of these settings, but for those that the method's label says already."""
+    texts = (
         f"{name.rpartition('.')[2]}={value_text(_short(name, group.settings.get(name)))}" for name in names
     )
+    return " ".join(text for text in texts if text not in group.method.split(" "))
 
 
 def _short(name: str, value: Any) -> Any:
