@@ -35,7 +35,7 @@ EWC = (
 
 A_GEM = (
     "A-GEM is not in the print on Split CIFAR-100 and CUB200. On Split CIFAR-100 it draws 64 reference samples a step, "
-    "not 256, with which a run takes four and a half hours."
+    "not 256, whose gradients would cost four times as much."
 )
 
 
