@@ -6,11 +6,12 @@ from orthocl.lab import load_experiment
 from orthocl.paper.authors import authors_grid
 from orthocl.paper.authors_grid import grid_page, ours_at, verdict
 from orthocl.paper.evidence import Evidence, memorised
+from orthocl.paper.experiments import experiment_folder
 from orthocl.paper.figure_4 import by_memory, figure_4
 from orthocl.paper.figure_5 import curve, figure_5
 from orthocl.paper.figure_6 import figure_6, through_tasks
 from orthocl.paper.figures_1_3 import by_width, figure_1, figure_2, figure_3, hidden_size
-from orthocl.paper.items import experiment_folder, get_item, item_runs
+from orthocl.paper.items import get_item, item_runs
 
 
 def drawn(page) -> list[list[str]]:

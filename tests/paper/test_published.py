@@ -11,7 +11,7 @@ from orthocl.errors import SettingsError
 from orthocl.lab import load_experiment
 from orthocl.paper.authors import authors_grid, authors_value
 from orthocl.paper.conventions import ewc_strength, mas_strength
-from orthocl.paper.items import experiment_folder
+from orthocl.paper.experiments import experiment_folder
 from orthocl.paper.published import find_printed, published, published_item
 from orthocl.paper.tables_7_8 import contradictions
 

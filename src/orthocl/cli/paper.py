@@ -29,7 +29,8 @@ if not HELP_ONLY:
     from orthocl.lab import Experiment, RunOptions, RunSettings, Store, run_experiment
     from orthocl.lab.reporting.figure import SUFFIXES, save_figure
     from orthocl.paper.evidence import Evidence, RecordIndex
-    from orthocl.paper.items import ITEMS, Item, Scale, find_evidence, get_item, item_runs, make_page
+    from orthocl.paper.experiments import Scale
+    from orthocl.paper.items import ITEMS, Item, find_evidence, get_item, item_runs, make_page
     from orthocl.paper.keep import keep_records
     from orthocl.paper.needs import find_needs
     from orthocl.paper.page import Page, TextFormat

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
-from pathlib import Path
-from typing import Literal
 
 from orthocl.errors import SettingsError, unknown_name
-from orthocl.lab import Experiment, RunSettings, load_experiment
+from orthocl.lab import Experiment, RunSettings
 from orthocl.paper.authors_grid import grid_page
 from orthocl.paper.evidence import Evidence, RecordIndex
+from orthocl.paper.experiments import Scale, experiment_folder, load_runs
 from orthocl.paper.figure_4 import figure_4
 from orthocl.paper.figure_5 import figure_5
 from orthocl.paper.figure_6 import figure_6
@@ -19,6 +17,7 @@ from orthocl.paper.figures_1_3 import figure_1, figure_2, figure_3
 from orthocl.paper.missing import diverged_notes
 from orthocl.paper.page import Page
 from orthocl.paper.predictions import Prediction
+from orthocl.paper.searches import SEARCHES, searches
 from orthocl.paper.split_mnist import split_mnist
 from orthocl.paper.table_1 import table_1
 from orthocl.paper.table_2 import table_2
@@ -28,7 +27,6 @@ from orthocl.paper.tables_7_8 import table_7, table_8
 from orthocl.paper.tables_9_12 import table_9, table_10, table_11, table_12
 from orthocl.paper.theory_page import theory_page
 
-Scale = Literal["full", "small"]
 Make = Callable[[Evidence, bool], Page]
 
 
@@ -58,9 +56,10 @@ class Item:
 
 
 _WIDTHS = ("figures_1_3",)
+_TABLES = ("table_2", "table_2_beside")
 _ALL = (
     Item("table-1", "forgetting of OGD and OGD+, over-parameterisation", table_1, ("table_1",)),
-    Item("table-2", "average accuracy, all methods, four streams", table_2, ("table_2", "table_2_beside")),
+    Item("table-2", "average accuracy, all methods, four streams", table_2, _TABLES),
     Item(
         "table-3",
         "properties of the algorithms, declared and measured",
@@ -95,6 +94,13 @@ _ALL = (
         beside=("authors_grid",),
         shown_without=True,
     ),
+    Item(
+        "searches",
+        "the appendix's hyperparameter searches, as far as `orthocl search` has run them",
+        searches,
+        beside=(*SEARCHES, *_TABLES, "table_split_mnist"),
+        runs_needed=False,
+    ),
     Item("split-mnist", "Split MNIST, which the paper does not print", split_mnist, ("table_split_mnist",)),
     Item("theory", "the paper's theory beside the runs", None, ("theory",)),
 )
@@ -110,13 +116,6 @@ def get_item(name: str) -> Item:
     if name not in ITEMS:
         raise unknown_name("table or figure", name, ITEMS)
     return ITEMS[name]
-
-
-def experiment_folder(scale: Scale = "full") -> Path:
-    """Where the experiment files are: next to this module in an installed package, otherwise in the source tree."""
-    here = Path(__file__).parent / "experiments"
-    folder = here if here.is_dir() else Path(__file__).parents[3] / "experiments"
-    return folder if scale == "full" else folder / "small"
 
 
 def item_runs(
@@ -164,14 +163,6 @@ def make_page(
         else item.make(evidence, comparable)
     )
     return replace(page, notes=page.notes + diverged_notes(evidence)) if item.runs_needed else page
-
-
-@lru_cache(maxsize=64)
-def load_runs(
-    path: Path, seeds: tuple[int, ...] = (), overrides: tuple[str, ...] = ()
-) -> tuple[RunSettings, ...]:
-    """The runs of an experiment file; several items share files."""
-    return load_experiment(path, seeds=seeds, overrides=overrides).runs
 
 
 def _runs(

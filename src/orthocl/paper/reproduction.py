@@ -17,7 +17,8 @@ from orthocl.paper.comparison import markdown_table
 from orthocl.paper.costs import cost_table, whole_time
 from orthocl.paper.discussion import discuss
 from orthocl.paper.evidence import Evidence, Pair, RecordIndex, aac, settings_key
-from orthocl.paper.items import ITEMS, Item, experiment_folder, find_evidence, item_runs, load_runs, make_page
+from orthocl.paper.experiments import experiment_folder, load_runs
+from orthocl.paper.items import ITEMS, Item, find_evidence, item_runs, make_page
 from orthocl.paper.missing import MissingRuns, group_missing, missing_table
 from orthocl.paper.page import Page, verdict_table
 from orthocl.paper.predictions import FILE, fitting, read_predictions
@@ -137,10 +138,10 @@ class Reproduction:
         )
 
     def _all_pairs(self) -> list[Pair]:
-        """Every record once, under the first labels it appears with."""
+        """Every record of the tables and figures once, under the first labels it appears with."""
         found: dict[str, Pair] = {}
-        for evidence in self.evidence.values():
-            for run, record in evidence.pairs:
+        for name, evidence in self.evidence.items():
+            for run, record in evidence.pairs if ITEMS[name].runs_needed else ():
                 found.setdefault(record.id, (run, record))
         return list(found.values())
 
@@ -163,8 +164,8 @@ class Reproduction:
             return "Everything was run."
         count = sum(len(group.methods) * len(group.seeds) for group in groups)
         searches = (
-            "The appendix's searches (`experiments/search_mnist.toml`, `search_cifar100.toml`, `search_cub200.toml`) "
-            "and the whole of the authors' grid (`experiments/authors_grid.toml`) are not counted here: "
+            "The rest of the appendix's searches (`experiments/search_mnist.toml`, `search_cifar100.toml`, "
+            "`search_cub200.toml`) and of the authors' grid (`experiments/authors_grid.toml`) is not counted here: "
             "`orthocl search experiments/search_mnist.toml --only stable-sgd`, "
             '`orthocl run experiments/authors_grid.toml --only "ewc-32*"`.'
         )
