@@ -66,3 +66,8 @@ def test_what_is_in_a_store_is_shown_and_nothing_is_asked_for(evidence):
     gathered = find_evidence(item, Index(), ())
     assert gathered.missing == ()
     assert make_page(item, gathered).words[0].rows[1][2] == "21 of 270 (1 diverged)"
+
+
+def test_one_point_is_no_search(evidence):
+    assert find_searched(Evidence((), evidence.pairs[:1])) == []
+    assert searches(Evidence((), evidence.pairs[:1])).words == ()

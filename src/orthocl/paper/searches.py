@@ -19,6 +19,8 @@ NAME = "searches"
 SEARCHES = ("search_mnist", "search_cifar100", "search_cub200")
 PROTOCOL = {"stable-sgd": "stable-sgd-plain"}
 """Methods whose row of the protocol that has the pipeline of the search goes by another name."""
+LEAST_POINTS = 2
+"""One point of a grid is no search: on some streams it is the protocol's own."""
 
 
 @dataclass(frozen=True)
@@ -84,10 +86,10 @@ def searches(evidence: Evidence, comparable: bool = True) -> Page:
 
 
 def find_searched(evidence: Evidence) -> list[Searched]:
-    """The grids of which at least one point has a result."""
+    """The grids of which several points have a result."""
     runs = [run for name in SEARCHES for run in load_runs(experiment_folder() / f"{name}.toml")]
     sizes = Counter(grid for run in runs if (grid := _grid(run)) is not None)
-    return [
+    found = [
         Searched(
             *grid,
             size,
@@ -99,8 +101,8 @@ def find_searched(evidence: Evidence) -> list[Searched]:
             sum(_grid(run) == grid for run, _ in evidence.diverged),
         )
         for grid, size in sizes.items()
-        if any(_grid(run) == grid for run, _ in evidence.pairs)
     ]
+    return [one for one in found if len(one.scores) >= LEAST_POINTS]
 
 
 def _grid(run: RunSettings) -> tuple[str, str] | None:
