@@ -137,6 +137,21 @@ def test_only_takes_patterns_and_pairs(tmp_path):
         labels("spilt")
 
 
+def test_only_takes_a_grid_by_the_name_of_its_method_and_errors_do_not_list_its_points():
+    file = Path(__file__).parents[3] / "experiments" / "search_mnist.toml"
+    for only, points in {
+        "rotated-mnist/stable-sgd": 270,
+        "stable-sgd": 810,
+        "split-mnist/ewc strength=10": 1,
+    }.items():
+        assert len(load_experiment(file, only=[only]).runs) == points
+    with pytest.raises(SettingsError) as caught:
+        load_experiment(file, only=["rotated-mnist/stabel-sgd"])
+    assert str(caught.value).endswith(
+        "choices are: ewc, mas, permuted-mnist, rotated-mnist, si, split-mnist, stable-sgd"
+    )
+
+
 def test_only_in_the_file_and_on_the_command_line(tmp_path):
     path = write(tmp_path, 'only = ["split", "*/ewc"]\n' + LAYERED)
     labels = {(r.stream_label, r.method_label) for r in load_experiment(path, only=["ewc"]).runs}

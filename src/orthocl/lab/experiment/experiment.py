@@ -37,7 +37,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +46,7 @@ from orthocl.formatting import counted
 from orthocl.lab.experiment.entries import patterns_of, seeds_of, text_of
 from orthocl.lab.experiment.file import TomlTable, merge, read_file
 from orthocl.lab.experiment.grid import flat, grid_points, nested, parse_overrides, point_label
+from orthocl.lab.experiment.only import fits, without_axes
 from orthocl.lab.experiment.settings import PATHS, RunSettings, StreamSettings, method_fields
 from orthocl.lab.experiment.specs import label_of
 from orthocl.methods import METHODS
@@ -170,24 +170,15 @@ def select(runs: Sequence[RunSettings], only: Sequence[str]) -> list[RunSettings
     chosen: list[RunSettings] = list(runs)
     if only:
         for pattern in only:
-            if not any(_matches(run, pattern) for run in runs):
-                labels = {run.stream_label for run in runs} | {run.method_label for run in runs}
-                raise unknown_name("stream or method", pattern, labels)
-        chosen = [run for run in runs if any(_matches(run, pattern) for pattern in only)]
+            if not any(fits(run.stream_label, run.method_label, pattern) for run in runs):
+                names = {
+                    without_axes(label) for run in runs for label in (run.stream_label, run.method_label)
+                }
+                raise unknown_name("stream or method", pattern, names)
+        chosen = [
+            run for run in runs if any(fits(run.stream_label, run.method_label, pattern) for pattern in only)
+        ]
     return chosen
-
-
-def _matches(run: RunSettings, pattern: str) -> bool:
-    stream, slash, method = pattern.partition("/")
-    if slash:
-        return fnmatchcase(run.stream_label, stream) and fnmatchcase(run.method_label, method)
-    names = (
-        run.stream_label,
-        run.method_label,
-        run.method_label.split(" ")[0],
-        run.stream_label.split(" ")[0],
-    )
-    return any(fnmatchcase(name, pattern) for name in names)
 
 
 # ---- one pair of a stream and a method ------------------------------------------------------------------------

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from fnmatch import fnmatchcase
 
 from orthocl.errors import StoreError
+from orthocl.lab.experiment.only import fits
 from orthocl.lab.experiment.settings import RunSettings
 from orthocl.lab.reporting.groups import agreed_labels, labels
 from orthocl.lab.store.record import Record
@@ -44,15 +44,5 @@ def chosen(
         (settings, record)
         for settings, record in agreed_labels(pairs)
         if (not seeds or settings.seed in seeds)
-        and (not only or any(_matches(settings, one) for one in only))
+        and (not only or any(fits(*labels(settings), one) for one in only))
     ]
-
-
-def _matches(settings: RunSettings, pattern: str) -> bool:
-    stream, method = labels(settings)
-    first, slash, second = pattern.partition("/")
-    if slash:
-        return fnmatchcase(stream, first) and fnmatchcase(method, second)
-    return any(
-        fnmatchcase(name, pattern) for name in (stream, method, stream.split(" ")[0], method.split(" ")[0])
-    )

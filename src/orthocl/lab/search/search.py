@@ -36,6 +36,7 @@ from orthocl.errors import SettingsError, unknown_name
 from orthocl.formatting import counted
 from orthocl.lab.experiment.experiment import Experiment
 from orthocl.lab.experiment.grid import flat
+from orthocl.lab.experiment.only import without_axes
 from orthocl.lab.experiment.settings import RunSettings
 from orthocl.lab.laboratory import Results, run_experiment
 from orthocl.lab.reporting.table import LOWER_IS_BETTER
@@ -248,7 +249,7 @@ def find_groups(experiment: Experiment, settings: SearchSettings) -> list[Search
     """The candidates of an experiment, by stream and method."""
     gathered: dict[tuple[str, str], dict[str, list[RunSettings]]] = {}
     for run in experiment.runs:
-        method = re.sub(r"( \S+=\S+)+$", "", run.method_label or run.method.name)
+        method = without_axes(run.method_label or run.method.name)
         pair = gathered.setdefault((run.stream_label or run.stream.name, method), {})
         pair.setdefault(run.resolved().without_seed(), []).append(run)
     groups = []
