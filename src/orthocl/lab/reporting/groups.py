@@ -92,13 +92,17 @@ def labels(settings: RunSettings) -> tuple[str, str]:
 
 
 def differing(tables: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The names of settings that do not have the same value in all tables.
+    """The names of settings that do not have the same value in all tables; 16 and 16.0 are the same.
 
-    >>> differing([{"train.epochs": 1, "seed": 1}, {"train.epochs": 2, "seed": 1}])
+    >>> differing([{"train.epochs": 1, "net.alpha": 16}, {"train.epochs": 2, "net.alpha": 16.0}])
     ['train.epochs']
     """
     names = dict.fromkeys(name for table in tables for name in table)
-    return [name for name in names if len({repr(table.get(name)) for table in tables}) > 1]
+    return [name for name in names if len({_value_key(table.get(name)) for table in tables}) > 1]
+
+
+def _value_key(value: Any) -> str:
+    return repr(int(value) if isinstance(value, float) and value.is_integer() else value)
 
 
 def value_text(value: Any) -> str:
