@@ -79,8 +79,8 @@ def searches(evidence: Evidence, comparable: bool = True) -> Page:
         NAME,
         "The appendix's hyperparameter searches",
         "Points of the paper's grids, one seed each; where not all were run, some of a sample that `orthocl search "
-        "--samples` draws. The best is the one with the highest average accuracy on the test data, which flatters it; beside "
-        "it the protocol's settings, over their seeds.",
+        "--samples` draws. The best is the one with the highest average accuracy on the test data, which flatters it; "
+        "beside it the protocol's settings, over their seeds.",
         words=(WordTable("Best", tuple(best)), WordTable("By setting", tuple(axes))) if found else (),
     )
 
