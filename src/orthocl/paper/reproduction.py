@@ -132,9 +132,10 @@ class Reproduction:
         table = cost_table(pairs)
         return (
             "The time of a run is that of the machine that made its record, with other work beside it, so it says "
-            "little. What training costs in units of plain SGD's is free of that load: both are counted in "
-            "evaluations of the same network, which every run makes between its tasks. Memory is what the method "
-            "keeps and caches beside the network.\n\n" + markdown_table(table.rows, numbers_from=2)
+            "little. What training costs in units of plain SGD's depends far less on that load: both are counted in "
+            "evaluations of the same network, which every run makes between its tasks. Load that changes during a run "
+            "still shows: with a single run behind it, a ratio may be off by a factor of two or more. Memory is what "
+            "the method keeps and caches beside the network.\n\n" + markdown_table(table.rows, numbers_from=2)
         )
 
     def _all_pairs(self) -> list[Pair]:
