@@ -157,7 +157,7 @@ def _step(
 
     def project() -> None:
         if way == "project":
-            changed = setting.subspace.reject([p.grad for p in own])
+            changed = setting.subspace.outside([p.grad for p in own])
         else:
             gradient = torch.cat([p.grad.reshape(-1) for p in own])
             gradient -= basis @ (gradient @ basis)

@@ -4,8 +4,8 @@ orthocl check examples/own_projection.py
 
 Saha, Garg, Roy. Gradient Projection Memory for Continual Learning. ICLR 2021. A layer's gradient is a sum of outer
 products with the layer's inputs, so steps that are orthogonal to remembered inputs leave the layer's outputs on them
-unchanged. The learner takes care of momentum, Adam, weight decay, heads and checkpoints: declare `projects`, and write
-the projection.
+unchanged. The learner takes care of every optimizer, of heads and checkpoints: declare `projects`, and write the part of
+a displacement that must not be there.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ class GPM(Method):
     memory_per_task: int = 50
     bases: dict[str, Tensor] = field(default_factory=dict, init=False, repr=False)
 
-    def transform(self, learner: Learner, gradient: Gradient) -> Gradient:
+    def inside(self, learner: Learner, displacement: Gradient) -> Gradient:
         return [
-            g - (g.flatten(1) @ self.bases[name] @ self.bases[name].T).view_as(g) if name in self.bases else g
-            for name, g in zip(learner.parameters, gradient, strict=True)
+            (d.flatten(1) @ self.bases[name] @ self.bases[name].T).view_as(d) if name in self.bases else 0 * d
+            for name, d in zip(learner.parameters, displacement, strict=True)
         ]
 
     def end_task(self, learner: Learner) -> None:

@@ -86,7 +86,7 @@ def test_ogd_plus_append_keeps_old_and_new_directions(make, data, learn):
     assert learner.method.subspace.rank == torch.linalg.matrix_rank(torch.cat([old, new])) == 6
     shaped = [torch.randn_like(p) for p in net.parameters()]
     expected = complement(torch.cat([old, new])) @ flat(shaped)
-    torch.testing.assert_close(flat(learner.method.subspace.reject(shaped)), expected, rtol=0, atol=1e-10)
+    torch.testing.assert_close(flat(learner.method.subspace.outside(shaped)), expected, rtol=0, atol=1e-10)
 
 
 def test_ogd_plus_shares_a_total_budget_evenly(make, data, learn):
@@ -105,7 +105,7 @@ def test_pca_ogd_protects_the_leading_principal_directions(make, data, learn):
     _, _, v = torch.linalg.svd(rows, full_matrices=False)
     shaped = [torch.randn_like(p) for p in learner.model.parameters()]
     expected = flat(shaped) - v[:3].T @ (v[:3] @ flat(shaped))
-    torch.testing.assert_close(flat(learner.method.subspace.reject(shaped)), expected, rtol=0, atol=1e-9)
+    torch.testing.assert_close(flat(learner.method.subspace.outside(shaped)), expected, rtol=0, atol=1e-9)
     assert learner.method.subspace.rank == 3
     with pytest.raises(SettingsError, match="components of pca-ogd must be at least 1"):
         learn(make(PCAOGD(components=0)), data[0])

@@ -468,7 +468,7 @@ def test_accumulated_gradients_count(make_problem):
     adapter.step(0.1)
     adapter.remove()
     pieces = [g.view_as(p) for g, p in zip(total.split([p.numel() for p in own]), own, strict=True)]
-    expected = start - 0.1 * vector(subspace.reject(pieces))
+    expected = start - 0.1 * vector(subspace.outside(pieces))
     torch.testing.assert_close(vector(own), expected, rtol=1e-11, atol=1e-12)
 
 

@@ -37,7 +37,7 @@ def test_projection_equals_the_dense_one(problem, reject_dense, variant):
     truth = problem.jacobian(variant)
     assert found == subspace.rank == torch.linalg.matrix_rank(truth, rtol=1e-9)
     gradient = [torch.randn_like(p) for p in problem.parameters.values()]
-    outside, inside = subspace.reject(gradient), subspace.project(gradient)
+    outside, inside = subspace.outside(gradient), subspace.inside(gradient)
     expected = reject_dense(truth, vector(gradient))
     torch.testing.assert_close(vector(outside), expected, rtol=1e-9, atol=1e-10)
     torch.testing.assert_close(vector(outside) + vector(inside), vector(gradient), rtol=1e-12, atol=1e-12)
@@ -45,7 +45,7 @@ def test_projection_equals_the_dense_one(problem, reject_dense, variant):
     assert subspace.leak(inside) == pytest.approx(1.0, abs=1e-12)
     whole = subspace.leak(gradient) ** 2
     assert whole == pytest.approx(1 - float(expected.norm() / vector(gradient).norm()) ** 2, abs=1e-10)
-    again = subspace.reject(outside)
+    again = subspace.outside(outside)
     torch.testing.assert_close(vector(again), vector(outside), rtol=1e-12, atol=1e-13)
     weights = subspace.inverse() @ tangents_in(subspace).coefficients(gradient)
     torch.testing.assert_close(
@@ -79,7 +79,7 @@ def test_span_rank_and_order(rows, width, rank, pieces, seed):
         for number, part in enumerate(order.chunk(pieces)):
             subspace.append(tangents.select(part), number)
         assert subspace.rank == torch.linalg.matrix_rank(matrix, rtol=1e-6)
-        results.append(subspace.reject(gradient)[0])
+        results.append(subspace.outside(gradient)[0])
     torch.testing.assert_close(results[0], results[1], rtol=1e-6, atol=1e-7)
     if rank:
         _, values, basis = torch.linalg.svd(matrix, full_matrices=False)
@@ -103,8 +103,8 @@ def test_repeated_samples_change_nothing(dtype):
     plain.append(rows_of(matrix)[1], 1)
     gradient = [torch.randn(40, dtype=dtype)]
     accuracy = 1e-5 if dtype == torch.float32 else 1e-12
-    torch.testing.assert_close(subspace.reject(gradient)[0], plain.reject(gradient)[0], rtol=0, atol=accuracy)
-    assert subspace.reject(gradient)[0].norm() <= gradient[0].norm()
+    torch.testing.assert_close(subspace.outside(gradient)[0], plain.outside(gradient)[0], rtol=0, atol=accuracy)
+    assert subspace.outside(gradient)[0].norm() <= gradient[0].norm()
 
 
 def test_near_repeats_keep_their_difference():
@@ -114,7 +114,7 @@ def test_near_repeats_keep_their_difference():
     parameters, tangents = rows_of(near)
     subspace = Subspace(parameters)
     assert subspace.append(tangents, 1) == 5
-    outside = subspace.reject([torch.randn(30)])
+    outside = subspace.outside([torch.randn(30)])
     assert subspace.leak(outside) < 1e-5
     assert outside[0].norm() < 30**0.5 * 2
 
@@ -140,11 +140,11 @@ def test_zero_tangents_are_skipped():
     subspace = Subspace(parameters)
     assert subspace.append(tangents, 1) == 0
     gradient = [torch.randn(10, dtype=torch.float64)]
-    assert torch.equal(subspace.reject(gradient)[0], gradient[0])
+    assert torch.equal(subspace.outside(gradient)[0], gradient[0])
     matrix = matrix.clone()
     matrix[2] = 1.0
     assert subspace.append(rows_of(matrix)[1], 2) == 1
-    assert subspace.reject(gradient)[0].isfinite().all()
+    assert subspace.outside(gradient)[0].isfinite().all()
 
 
 def test_removing_an_owner_keeps_what_others_share_with_it():
@@ -161,7 +161,7 @@ def test_removing_an_owner_keeps_what_others_share_with_it():
     alone.append(second, 2)
     gradient = [torch.randn(20, dtype=torch.float64)]
     torch.testing.assert_close(
-        subspace.reject(gradient)[0], alone.reject(gradient)[0], rtol=1e-11, atol=1e-12
+        subspace.outside(gradient)[0], alone.outside(gradient)[0], rtol=1e-11, atol=1e-12
     )
     with pytest.raises(SettingsError, match="no tangents of owner 1"):
         subspace.remove(1)
@@ -174,7 +174,7 @@ def test_replace_forgets_what_was_there():
     subspace = Subspace(parameters)
     subspace.append(tangents, 1)
     assert subspace.replace([(1, rows_of(new[:2])[1]), (2, rows_of(new[2:])[1])]) == 4
-    outside = subspace.reject([torch.randn(12, dtype=torch.float64)])[0]
+    outside = subspace.outside([torch.randn(12, dtype=torch.float64)])[0]
     assert (new @ outside).abs().max() < 1e-12
     assert (old @ outside).abs().max() > 1e-2
 
@@ -192,14 +192,14 @@ def test_principal_components_without_dense_vectors(make_problem):
     basis = torch.linalg.qr(torch.cat([top, truth[:1]]).t())[0]
     gradient = [torch.randn_like(p) for p in problem.parameters.values()]
     expected = vector(gradient) - basis @ (basis.t() @ vector(gradient))
-    torch.testing.assert_close(vector(subspace.reject(gradient)), expected, rtol=1e-8, atol=1e-9)
+    torch.testing.assert_close(vector(subspace.outside(gradient)), expected, rtol=1e-8, atol=1e-9)
     weights = subspace.inverse() @ tangents_in(subspace).coefficients(gradient)
     torch.testing.assert_close(
         vector(tangents_in(subspace).combine(weights)), vector(gradient) - expected, rtol=1e-8, atol=1e-9
     )
     assert subspace.remove(1) == 1
     expected = vector(gradient) - top.t() @ (top @ vector(gradient))
-    torch.testing.assert_close(vector(subspace.reject(gradient)), expected, rtol=1e-8, atol=1e-9)
+    torch.testing.assert_close(vector(subspace.outside(gradient)), expected, rtol=1e-8, atol=1e-9)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
@@ -213,11 +213,11 @@ def test_saving_and_loading(make_problem, dtype):
     again = Subspace(problem.parameters)
     again.load_state_dict(subspace.state_dict())
     gradient = [torch.randn_like(p) for p in problem.parameters.values()]
-    assert torch.equal(vector(again.reject(gradient)), vector(subspace.reject(gradient)))
+    assert torch.equal(vector(again.outside(gradient)), vector(subspace.outside(gradient)))
     assert again.nbytes == subspace.nbytes
     assert again.dtype == dtype
     assert again.remove(1) == subspace.remove(1)
-    assert torch.equal(vector(again.reject(gradient)), vector(subspace.reject(gradient)))
+    assert torch.equal(vector(again.outside(gradient)), vector(subspace.outside(gradient)))
     other = Subspace({"w": nn.Parameter(torch.zeros(3))})
     with pytest.raises(StoreError, match="protects"):
         other.load_state_dict(subspace.state_dict())
@@ -228,7 +228,7 @@ def test_bfloat16_protects_exactly_what_it_stores(make_problem):
     tangents = collect(problem.model, problem.x, problem.y, parameters=problem.parameters)
     subspace = Subspace(problem.parameters, dtype=torch.bfloat16)
     subspace.append(tangents, 1)
-    outside = vector(subspace.reject([torch.randn_like(p) for p in problem.parameters.values()]))
+    outside = vector(subspace.outside([torch.randn_like(p) for p in problem.parameters.values()]))
     stored = tangents_in(subspace).dense().double()
     assert (stored @ outside).abs().max() < 1e-12
     assert (problem.jacobian() @ outside).abs().max() > 1e-4
@@ -249,7 +249,7 @@ def test_refusals():
         subspace.append(tangents, 1, components=0)
     subspace.append(tangents, 1)
     with pytest.raises(DataError, match="expected a gradient"):
-        subspace.reject([torch.zeros(5), torch.zeros(5)])
+        subspace.outside([torch.zeros(5), torch.zeros(5)])
 
 
 @given(size=st.integers(1, 200), rank=st.integers(1, 200), steps=st.integers(1, 4), seed=st.integers(0, 999))
@@ -294,7 +294,7 @@ def test_no_forgetting_on_the_linearised_network(make_problem):
         gradient = other.t() @ (other @ moved - target)
         pieces = gradient.split([p.numel() for p in problem.parameters.values()])
         shaped = [g.view_as(p) for g, p in zip(pieces, problem.parameters.values(), strict=True)]
-        velocity = 0.9 * velocity + vector(subspace.reject(shaped))
+        velocity = 0.9 * velocity + vector(subspace.outside(shaped))
         moved = moved - 1e-4 * velocity
     assert moved.norm() > 1e-2
     assert (jacobian @ moved).abs().max() < 1e-12
@@ -308,7 +308,7 @@ def test_first_order_drift_on_the_real_network(make_problem):
         collect(problem.model, problem.x, problem.y, parameters=problem.parameters, variant="all"), 1
     )
     gradient = [torch.randn_like(p) for p in problem.parameters.values()]
-    outside = subspace.reject(gradient)
+    outside = subspace.outside(gradient)
     before = problem.model(problem.x).detach()
 
     def drift(direction, step):
@@ -362,7 +362,7 @@ def test_the_factor_is_that_of_the_stored_rows_in_their_order(apart, before):
     lower = subspace._factor.lower()
     torch.testing.assert_close(lower @ lower.T, subspace.tangents.gram(), rtol=0, atol=1e-10)
     gradient = torch.randn(30, generator=generator, dtype=torch.float64)
-    (outside,) = subspace.reject([gradient])
+    (outside,) = subspace.outside([gradient])
     assert float(outside.norm()) <= float(gradient.norm())
     dense = subspace.tangents.blocks[0].dense()
     assert float((dense @ outside).abs().max()) < 1e-7
@@ -413,7 +413,7 @@ def test_principal_components_do_not_depend_on_units(scale, make_problem):
     basis = directions[:2]
     gradient = [torch.randn_like(p) for p in problem.parameters.values()]
     vector = torch.cat([g.reshape(-1) for g in gradient])
-    found = torch.cat([g.reshape(-1) for g in subspace.reject(gradient)])
+    found = torch.cat([g.reshape(-1) for g in subspace.outside(gradient)])
     torch.testing.assert_close(found, vector - basis.T @ (basis @ vector), rtol=1e-6, atol=1e-8)
     assert subspace.append(scaled.select(torch.tensor([0, 1, 2])), 2) == 3
 
@@ -426,7 +426,7 @@ def test_the_span_does_not_depend_on_units(scale, reject_dense):
     subspace = Subspace(parameters)
     assert subspace.append(tangents, 1) == 4
     gradient = torch.randn(9, generator=generator, dtype=torch.float64)
-    torch.testing.assert_close(subspace.reject([gradient])[0], reject_dense(matrix, gradient))
+    torch.testing.assert_close(subspace.outside([gradient])[0], reject_dense(matrix, gradient))
     assert subspace.replace([(1, tangents)]) == 4
     assert subspace.replace([(1, tangents)], components=3) == 3
 
@@ -439,7 +439,7 @@ def test_a_small_principal_direction_counts_as_much_as_a_small_tangent():
     assert subspace.append(tangents, 1, components=2) == 2
     gradient = torch.tensor([3.0, 4.0, 5.0], dtype=torch.float64)
     expected = torch.tensor([0.0, 0.0, 5.0], dtype=torch.float64)
-    torch.testing.assert_close(subspace.reject([gradient])[0], expected)
+    torch.testing.assert_close(subspace.outside([gradient])[0], expected)
 
 
 def test_the_inverse_for_no_tangent_and_for_one():
@@ -484,9 +484,9 @@ def test_a_span_that_grows_protects_the_same_directions_among_more_parameters():
     assert (subspace.names, subspace.shapes) == (("w", "v"), ((3,), (2,)))
     gradient = [torch.tensor([3.0, 4.0, 5.0]).double(), torch.tensor([6.0, 7.0]).double()]
     expected = [torch.tensor([0.0, 0.0, 5.0]).double(), gradient[1]]
-    torch.testing.assert_close(subspace.reject(gradient), expected)
+    torch.testing.assert_close(subspace.outside(gradient), expected)
     assert subspace.remove(1) == 0  # what was set aside returns
-    torch.testing.assert_close(subspace.reject(gradient), expected)
+    torch.testing.assert_close(subspace.outside(gradient), expected)
     empty = Subspace(parameters)
     empty.grow(more, change)
     assert empty.tangents is None

@@ -24,8 +24,7 @@ class AdamNSCL(LayerProjection):
     """Project the finished update onto the directions that old inputs hardly use: dW <- dW U2 U2^T.
 
     X = (1 / n) sum a a^T, the uncentred covariance of a layer's inputs over all tasks so far, is updated when a task
-    ends; U2 are its eigenvectors with eigenvalues of at most `ratio` times the smallest one. With Adam, as published,
-    the update is projected; with SGD the gradient, which is the same.
+    ends; U2 are its eigenvectors with eigenvalues of at most `ratio` times the smallest one.
 
     The authors divide U2 U2^T by its Frobenius norm, which scales the learning rate; that is the optimizer's job here.
 

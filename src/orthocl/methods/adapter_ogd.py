@@ -47,6 +47,7 @@ class AdapterOGD(Method):
 
     name: ClassVar[str] = "adapter-ogd"
     projects: ClassVar[bool] = True
+    refreshes: ClassVar[bool] = True
     uses_step: ClassVar[bool] = False
 
     memory_per_task: int = 100
@@ -87,16 +88,21 @@ class AdapterOGD(Method):
             found = derived(learner.model, self.stored, learner.parameters, self._layers)
             self._subspace.append(found, owner=1)
 
-    def transform(self, learner: Learner, gradient: Gradient) -> Gradient:
-        """The part of the gradient (or update) that leaves the remembered outputs alone."""
-        return gradient if self._subspace is None else self._subspace.reject(gradient)
+    @property
+    def protects(self) -> bool:
+        """Whether there is anything to take out of the weights."""
+        return self._subspace is not None
+
+    def inside(self, learner: Learner, displacement: Gradient) -> Gradient:
+        """The part that would change remembered outputs."""
+        return super().inside(learner, displacement) if self._subspace is None else self._subspace.inside(displacement)
 
     def after_step(self, learner: Learner, gradient: Gradient, step: Gradient) -> None:
         """Derive the directions again, where the adapter has moved."""
         self._steps += 1
         if self.stored is not None and self.refresh_every and self._steps % self.refresh_every == 0:
             self._derive(learner)
-            learner.clean_momentum()
+            learner.reanchor()  # the directions hold from here on
 
     def end_task(self, learner: Learner) -> None:
         """Measure the leak, then keep tangents of samples of the task with respect to whole weights."""

@@ -43,13 +43,19 @@ class Method(Declarations):
     The life of a task: `begin_task`, then for every step `penalty` (added to the loss), `transform` (of the
     gradient before the optimizer sees it), `after_step`; at the end `end_task`.
 
-    A method that projects says so with `projects`: its `transform` is then a linear, orthogonal projection that stays
-    the same during a task. The learner applies it to the finished update instead of the gradient where the optimizer
-    does not commute with projections, and to momentum that is left over from earlier tasks.
+    A method that projects says so with `projects`, and what it protects with `inside`. After every step, at the end of
+    the task and on request the learner subtracts `inside` of everything that the task has changed so far, whichever
+    optimizer, scheduler or hand moved the weights. That is right for a projection that stays the same during a task.
+    A method whose map is not a projection says `soft`: it then acts on the last step only.
     """
 
     name: ClassVar[str] = ""
     projects: ClassVar[bool] = False
+    """Whether the method takes the part that `inside` returns out of the weights' displacement."""
+    soft: ClassVar[bool] = False
+    """Whether `inside` may not act twice on the same displacement: it is then given the last step only."""
+    refreshes: ClassVar[bool] = False
+    """Whether what `inside` protects changes during a task, which must then not skip a step."""
     quick_steps: ClassVar[bool] = False
     """Whether the loop may take the steps of a multilayer perceptron without calling its modules, bit for bit the same.
 
@@ -77,25 +83,21 @@ class Method(Declarations):
         return None
 
     def transform(self, learner: Learner, gradient: Gradient) -> Gradient:
-        """The gradient (or, for a projecting method, the update) to use instead of this one."""
+        """The gradient to use instead of this one."""
         return gradient
 
-    def project(self, learner: Learner, vectors: Gradient) -> Gradient:
-        """The part of some vectors outside the protected space: for a projecting method, however its steps are taken.
+    def inside(self, learner: Learner, displacement: Gradient) -> Gradient:
+        """The protected part of a displacement, which a projecting method takes out of the weights."""
+        return [torch.zeros_like(part) for part in displacement]
 
-        By default `transform`; a method whose `transform` has nothing to do in some tasks overrides it.
-        """
-        return self.transform(learner, vectors)
+    @property
+    def protects(self) -> bool:
+        """Whether there is anything to take out of the weights now: not before the first task has ended."""
+        return self.projects
 
-    def transform_gradient(self, learner: Learner, gradient: Gradient) -> Gradient:
-        """What the optimizer is given: the transformed gradient, unless the projection waits for the update."""
-        if self.projects and learner.stage == "update":
-            return gradient
-        return self.transform(learner, gradient)
-
-    def transform_update(self, learner: Learner, update: Gradient) -> Gradient:
-        """What the finished update is replaced by: its projection, where the gradient was left as it was."""
-        return self.project(learner, update) if self.projects and learner.stage == "update" else update
+    def projectors(self, learner: Learner) -> Sequence[tuple[Method, Learner]]:
+        """The methods that project, each with the learner as it sees it."""
+        return [(self, learner)] if self.projects else []
 
     def overrides(self, hook: str) -> bool:
         """Whether the method overrides a hook."""

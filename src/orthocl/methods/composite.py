@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import reduce
 from typing import Any, ClassVar
@@ -48,6 +48,8 @@ class Composite(Method):
         vars(self).update(
             name=name,
             projects=any(method.projects for method in every),
+            soft=any(method.soft for method in every),
+            refreshes=any(method.refreshes for method in every),
             first_task_is_sgd=all(method.first_task_is_sgd for method in every),
             uses_step=any(method.uses_step and method.overrides("after_step") for method in every),
             memory_fields=tuple(dict.fromkeys(key for m in every for key in memory_settings(m))),
@@ -78,19 +80,20 @@ class Composite(Method):
 
     def transform(self, learner: Learner, gradient: Gradient) -> Gradient:
         """Each member transforms its share of what the one before it left."""
-        return self._in_turn(learner, gradient, lambda method: method.transform)
+        current = list(gradient)
+        for key, method in self.members.items():
+            view = self.view(learner, key)
+            places = _places(learner, view)
+            changed = method.transform(view, [current[place] for place in places])
+            for place, new in zip(places, changed, strict=True):
+                current[place] = new
+        return current
 
-    def project(self, learner: Learner, vectors: Gradient) -> Gradient:
-        """The projections of the members that project."""
-        return self._in_turn(learner, vectors, lambda method: method.project if method.projects else _leave)
-
-    def transform_gradient(self, learner: Learner, gradient: Gradient) -> Gradient:
-        """As `transform`, but for projections that wait for the finished update."""
-        return self._in_turn(learner, gradient, lambda method: method.transform_gradient)
-
-    def transform_update(self, learner: Learner, update: Gradient) -> Gradient:
-        """The projections that waited for the finished update."""
-        return self._in_turn(learner, update, lambda method: method.transform_update)
+    def projectors(self, learner: Learner) -> Sequence[tuple[Method, Learner]]:
+        """Those of all members."""
+        return [
+            pair for key, method in self.members.items() for pair in method.projectors(self.view(learner, key))
+        ]
 
     def after_step(self, learner: Learner, gradient: Gradient, step: Gradient) -> None:
         """Each member sees its share of the gradient of loss and penalties, and of the step."""
@@ -105,18 +108,6 @@ class Composite(Method):
         for key, method in self.members.items():
             method.end_task(self.view(learner, key))
         self._gather_remembered()
-
-    def _in_turn(
-        self, learner: Learner, vectors: Gradient, hook: Callable[[Method], Callable[..., Gradient]]
-    ) -> Gradient:
-        current = list(vectors)
-        for key, method in self.members.items():
-            view = self.view(learner, key)
-            places = _places(learner, view)
-            changed = hook(method)(view, [current[place] for place in places])
-            for place, new in zip(places, changed, strict=True):
-                current[place] = new
-        return current
 
     # ---- questions ----------------------------------------------------------------------------------------
 
@@ -235,10 +226,6 @@ def memory_settings(method: Method) -> list[str]:
 
 def _kind(value: object) -> str:
     return "None" if value is None else f"a {type(value).__name__}"
-
-
-def _leave(learner: Learner, vectors: Gradient) -> Gradient:
-    return vectors
 
 
 def _places(learner: Learner, view: Learner) -> Sequence[int]:

@@ -24,7 +24,7 @@ def follow_growth(learner: Learner) -> None:
     if learner.find_protected is not None and not (same and named.keys() <= learner.guard.known):
         present, known = learner.find_protected(), learner.guard.known
         grown = _grown_parameters(learner.model, learner.parameters, present, known)
-        trained = {id(p) for group in learner.optimizer.param_groups for p in group["params"]}
+        trained = {id(p) for each in learner.optimizers for group in each.param_groups for p in group["params"]}
         _check_in_optimizer(grown, learner.parameters, trained)
         if grown:
             _grow(learner, {name: tuple(p.shape) for name, p in learner.parameters.items()}, grown)
@@ -64,6 +64,13 @@ def restore(learner: Learner, state: dict[str, Any]) -> None:
         learner.generator.set_state(draws)
         raise StoreError(f"this state does not fit {method.name} ({error!r}): nothing was loaded") from error
     learner.tasks_done = state["tasks_done"]
+    task = state.get("task")
+    if task is not None:  # saved in the middle of a task
+        like = next(iter(learner.parameters.values()))
+        learner.started_from = {name: at.to(like.device) for name, at in task["start"].items()}
+        moved = {name: at.to(like.device) for name, at in task["anchor"].items()}
+        learner.anchor = {n: at for n, at in (learner.started_from | moved).items() if n in learner.parameters}
+        learner.latest_task, learner.unprojected = task["number"], task["unprojected"]
 
 
 def _restore_smaller(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -84,6 +84,25 @@ class Guard:
                 f"{len(frozen)} protected parameters, such as {frozen[0]!r}, were frozen inside a task: a projected "
                 "step either moves them or no longer protects. Keep them trainable until the task ends, and attach "
                 "again with protect=[...] before the next"
+            )
+
+    def check_rates(
+        self, optimizers: Sequence[torch.optim.Optimizer], parameters: Mapping[str, nn.Parameter]
+    ) -> None:
+        """Reject weights that stand still (a learning rate of 0) beside others that move: projection moves them all."""
+        if not self.projects:
+            return
+        groups = [group for optimizer in optimizers for group in optimizer.param_groups]
+        rates = [group["lr"] for group in groups if not isinstance(group["lr"], Tensor)]
+        if all(rates) or not any(rates):
+            return
+        still = {id(p) for group in groups if not isinstance(group["lr"], Tensor) and not group["lr"] for p in group["params"]}
+        names = [name for name, p in parameters.items() if id(p) in still]
+        if names and len(names) < len(parameters):
+            raise TrainingError(
+                f"{len(names)} protected parameters, such as {names[0]!r}, have the learning rate 0 while others move: "
+                "projection would move them too. Give them a small rate, or attach with protect=[...] naming only what "
+                "is trained"
             )
 
     def end(self, parameters: Iterable[Tensor]) -> None:

@@ -40,10 +40,10 @@ class KronOGD(GPM):
     minimum: ClassVar[Mapping[str, float]] = {**GPM.minimum}
     outputs: LayerBases = field(default_factory=LayerBases, init=False, repr=False)
 
-    def protected(self, weight: str, gradient: Tensor) -> Tensor:
-        """The part of a layer's gradient that is removed."""
-        basis = self.outputs.bases[weight].to(gradient.dtype)
-        return basis @ (basis.mT @ super().protected(weight, gradient))
+    def protected(self, weight: str, displacement: Tensor) -> Tensor:
+        """The part of a layer's displacement that is removed."""
+        basis = self.outputs.bases[weight].to(displacement.dtype)
+        return basis @ (basis.mT @ super().protected(weight, displacement))
 
     def grow(self, learner: Learner, earlier: Mapping[str, tuple[int, ...]]) -> None:
         """Derivatives by new outputs are zero for earlier samples."""

@@ -19,7 +19,7 @@ from orthocl.tangents.recording import readable_layers
 
 @dataclass
 class LayerProjection(Method, ABC):
-    """Remove from each layer's gradient what lies in a basis of the inputs that the layer has seen.
+    """Remove from each layer's displacement what lies in a basis of the inputs that the layer has seen.
 
     Biases are counted as the weight of a further input of 1. Parameters that belong to no such layer (norm layers,
     embeddings) are held fixed after the first task, as in the code of GPM's authors.
@@ -37,24 +37,26 @@ class LayerProjection(Method, ABC):
     minimum: ClassVar[Mapping[str, float]] = {"memory_per_task": 0}
     inputs: LayerBases = field(default_factory=LayerBases, init=False, repr=False)
 
-    def transform(self, learner: Learner, gradient: Gradient) -> Gradient:
-        """The part of the gradient (or update) that old inputs do not see."""
-        if not self.inputs.bases:
-            return gradient
-        named = dict(zip(learner.parameters, gradient, strict=True))
-        free: dict[str, Tensor] = {}
+    @property
+    def protects(self) -> bool:
+        """Whether there is anything to take out of the weights."""
+        return bool(self.inputs.bases)
+
+    def inside(self, learner: Learner, displacement: Gradient) -> Gradient:
+        """The part of each layer's displacement that old inputs see; all of it for parameters of no such layer."""
+        named = dict(zip(learner.parameters, displacement, strict=True))
+        found: dict[str, Tensor] = {}
         for weight, basis in self.inputs.bases.items():
             bias = self.inputs.biases.get(weight)
             given = matrix(named, weight, bias, len(basis))
             whole = given.to(torch.promote_types(given.dtype, basis.dtype))
-            left = whole - self.protected(weight, whole)
-            free |= parts(left.to(given.dtype), weight, bias, named)
-        return [free[name] if name in free else torch.zeros_like(part) for name, part in named.items()]
+            found |= parts(self.protected(weight, whole).to(given.dtype), weight, bias, named)
+        return [found.get(name, part) for name, part in named.items()]
 
-    def protected(self, weight: str, gradient: Tensor) -> Tensor:
-        """The part of a layer's gradient [g_W, g_b] that is removed."""
-        basis = self.inputs.bases[weight].to(gradient.dtype)
-        return (gradient @ basis) @ basis.mT
+    def protected(self, weight: str, displacement: Tensor) -> Tensor:
+        """The part of a layer's displacement [d_W, d_b] that is removed."""
+        basis = self.inputs.bases[weight].to(displacement.dtype)
+        return (displacement @ basis) @ basis.mT
 
     def end_task(self, learner: Learner) -> None:
         """Extend the bases by what the task's inputs add."""

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
-from orthocl.errors import DataError, TrainingError, warn
+from orthocl.errors import DataError, TrainingError, UnsupportedError, warn
 from orthocl.formatting import counted, size_text
 from orthocl.methods.base import Method
 from orthocl.methods.certifiable import Certifiable
@@ -29,7 +29,6 @@ from orthocl.nets.outputs import Outputs, read_outputs
 from orthocl.storage import read_state, write_state
 from orthocl.streams.base import Split, Task
 from orthocl.streams.batches import SplitBatch, as_split
-from orthocl.tangents.commuting import why_not_exact
 
 Loss = Callable[[Any, Any], Tensor]
 """(outputs, targets) of a batch -> mean loss: tensors, or dicts of them where outputs are named."""
@@ -48,7 +47,6 @@ class Learner(Certifiable):
         parameters: the protected parameters, by full name: what penalties and projections act on.
         loss: loss of a batch of outputs and targets, for methods that need gradients of old samples.
         generator: the method's own randomness.
-        stage: whether a projecting method acts on the "gradient" or on the finished "update".
         batch_norm: "freeze" batch statistics after the first task, or "keep" them moving.
         outputs: which outputs of the model are meant (`orthocl.nets.outputs`).
         batch: how batches are split into inputs and targets (`orthocl.streams.batches`).
@@ -60,7 +58,6 @@ class Learner(Certifiable):
     parameters: dict[str, nn.Parameter]
     loss: Loss
     generator: torch.Generator
-    stage: Literal["gradient", "update"] = "gradient"
     batch_norm: Literal["freeze", "keep"] = "freeze"
     outputs: Outputs = None
     batch: SplitBatch | None = None
@@ -69,7 +66,11 @@ class Learner(Certifiable):
     tasks_expected: int | None = None
     """How many tasks will come, if known."""
     batch_size: int | None = None
-    """Samples per step, if the loop knows it."""
+    """Samples per step, if the loop is that of this library."""
+    optimizers: tuple[torch.optim.Optimizer, ...] = ()
+    """All optimizers that train the model; `optimizer` is the first."""
+    every: int = 1
+    """Steps after which the constraint is restored."""
     on_batch: Callable[[Tensor], None] | None = None
     """Called with the positions of each batch in the training data, before its forward pass, if the loop knows them."""
     sole: bool = True
@@ -82,21 +83,31 @@ class Learner(Certifiable):
     """Handles of the hooks on the optimizer, removed by `detach`."""
 
     def __post_init__(self) -> None:
+        self.optimizers = self.optimizers or (self.optimizer,)
         self._transforms = self.method.overrides("transform")
         self._watches = self.method.overrides("after_step")
         self._measures = self._watches and self.method.uses_step
         self.protect(self.parameters)
         self._gradient: list[Tensor] = []
         self._before: list[Tensor] = []
+        self.anchor: dict[str, Tensor] = {}
+        """Where the displacement of each weight is measured from."""
+        self.unprojected = 0
+        """Steps since the constraint was last restored."""
         self._penalises = self.method.overrides("penalty")
         self._penalised = False  # whether the penalty was asked for since the last step
         self._warned = self._warned_of_penalty = False
-        self.dtype = self._protected[0].dtype
+        self.dtype = self.protected[0].dtype
         self.guard = Guard(self.model, self.method.name, self.method.projects)
+        if self.every > 1 and any(method.soft or method.refreshes for method, _ in self.method.projectors(self)):
+            raise UnsupportedError(
+                f"every={self.every} is for methods whose projection may act on several steps at once, not for "
+                f"{self.method.name}: leave it at 1"
+            )
         self._undo: list[Callable[[], object]] = []
 
     def __repr__(self) -> str:
-        weights = sum(p.numel() for p in self._protected)
+        weights = sum(p.numel() for p in self.protected)
         learnt, stored = counted(self.tasks_done, "task"), size_text(self.method.nbytes())
         return f"Learner({self.method.in_short()}: {weights:,} weights protected, {learnt} learnt, {stored} stored)"
 
@@ -126,19 +137,19 @@ class Learner(Certifiable):
         random = self.generator.get_state()
         self.enter_task(self._as_task(data, head))
         before = self.method.snapshot()  # of the model as it is now: it may have grown
-        self.note_start(self.model, self.current_task.number)
+        if not resumed:
+            self.note_start(self.model, self.current_task.number)
+            self.anchor = {n: at for n, at in self.started_from.items() if n in self.parameters}
+            self.unprojected = 0
         try:
             with self.full_precision():
                 self.check_memory(self.current_task.train.inputs(torch.tensor([0])))
-                if resumed:
-                    self.method.resume_task(self)
-                else:
-                    self.method.begin_task(self)
-                    self.clean_momentum()
-            self.guard.begin(self._protected)
+                (self.method.resume_task if resumed else self.method.begin_task)(self)
+            self.guard.begin(self.protected)
             yield self
-            self.guard.end(self._protected)
+            self.guard.end(self.protected)
             with self.full_precision():
+                self.restore_constraint()
                 self.method.end_task(self)
             self.tasks_done += 1
         except BaseException:
@@ -157,8 +168,6 @@ class Learner(Certifiable):
         follow_growth(self)
         self.guard.before_task(self.parameters)
         follow_precision(self)
-        if self.method.projects:  # the optimizer's settings may have changed since the last task
-            self.stage = "update" if why_not_exact(self.optimizer, self.parameters) else "gradient"
         model = find_heads(self.model)
         if model is not None:
             model.select(task.head)
@@ -174,28 +183,6 @@ class Learner(Certifiable):
                     self._undo += run_in_eval_mode(module)
         self.task = task
 
-    @torch.no_grad()
-    def clean_momentum(self) -> None:
-        """Remove momentum from earlier tasks that lies in the protected space: it would carry the steps back into it.
-
-        Where the finished update is projected, momentum is projected with it.
-        """
-        buffers = self.momentum()
-        if buffers is None or not self.method.projects or self.stage == "update":
-            return
-        for parameter, old, new in zip(
-            self._protected, buffers, self.method.project(self, buffers), strict=True
-        ):
-            if new is not old:
-                self.optimizer.state[parameter]["momentum_buffer"] = old.copy_(new)
-
-    def momentum(self) -> list[Tensor] | None:
-        """Momentum buffers of the protected parameters, zero where one is missing; None if there are none yet."""
-        found = [self.optimizer.state.get(p, {}).get("momentum_buffer") for p in self._protected]
-        if all(buffer is None for buffer in found):
-            return None
-        return [torch.zeros_like(p) if b is None else b for p, b in zip(self._protected, found, strict=True)]
-
     def full_precision(self) -> AbstractContextManager[object]:
         """The method's own passes use the precision of the weights, even inside autocast around the loop."""
         kind = self.device.type
@@ -206,6 +193,7 @@ class Learner(Certifiable):
         for undo in self._undo:
             undo()
         self._undo, self._gradient, self._before = [], [], []
+        self.anchor = {}
         self.task = self.on_batch = None
 
     def until_task_ends(self, owner: dict[str, Any], key: str, value: Any, before: Any = None) -> None:
@@ -222,7 +210,6 @@ class Learner(Certifiable):
         view = copy(self)
         view.method = method
         view.protect(parameters)
-        view.own_lists = self.own_lists + view.own_lists
         view.batch_size, view.sole = None, self.sole and sole
         return view
 
@@ -236,7 +223,7 @@ class Learner(Certifiable):
     @property
     def device(self) -> torch.device:
         """The device of the model."""
-        return self._protected[0].device
+        return self.protected[0].device
 
     def to_model(self, inputs: Batch) -> Batch:
         """Inputs on the model's device and, unless they are integers, in its precision."""
@@ -244,7 +231,7 @@ class Learner(Certifiable):
 
     def _one_to_model(self, inputs: Tensor) -> Tensor:
         if inputs.is_floating_point():
-            return inputs.to(self.device, self._protected[0].dtype)
+            return inputs.to(self.device, self.protected[0].dtype)
         return inputs.to(self.device)
 
     def samples(self, index: Tensor) -> tuple[Inputs, Targets]:
@@ -295,19 +282,44 @@ class Learner(Certifiable):
         return self.method.penalty(self)
 
     def merge(self) -> None:
-        """Make the weights complete in the middle of a task, wherever they are read from.
+        """Make the weights complete in the middle of a task, where a method was asked to keep part of them elsewhere.
 
-        The fast path of the OGD family keeps part of the weights outside the layers until a task ends. What is read
-        through the model or held by others is right without this (`held_weights`); call it with engine="adapter".
+        Only needed with engine="adapter". With every other setting the weights are complete after each step.
         """
         self.method.merge(self)
+
+    @torch.no_grad()
+    def restore_constraint(self) -> None:
+        """Take the protected part of all that this task has changed out of the weights.
+
+        It happens by itself after every step of the optimizer and at the end of the task. Call it after changing the
+        weights in another way (by hand, from a checkpoint, by an average) if they are used before the next step.
+        """
+        self.unprojected = 0
+        for method, view in self.method.projectors(self) if self.task is not None else ():
+            if not method.protects:
+                continue
+            weights, anchor = view.protected, [self.anchor[name] for name in view.parameters]
+            torch._foreach_sub_(weights, list(method.inside(view, _displacement(weights, anchor))))
+            if method.soft:
+                view.reanchor()
+
+    @torch.no_grad()
+    def reanchor(self) -> None:
+        """Measure the displacement of the weights from where they are now."""
+        for name, parameter in self.parameters.items():
+            if self.anchor[name] is self.started_from.get(name):  # which is kept as it is
+                self.anchor[name] = parameter.detach().clone()
+            else:
+                self.anchor[name].copy_(parameter.detach())
 
     def note_weights(self) -> None:
         """First part of a step: note where the parameters are."""
         _ = self.current_task
         self.guard.stepped()
-        if self._measures or self.stage == "update":
-            self._before = [p.detach().clone() for p in self._protected]
+        self.guard.check_rates(self.optimizers, self.parameters)
+        if self._measures:
+            self._before = [p.detach().clone() for p in self.protected]
 
     def use_gradient(self) -> None:
         """Second part of a step, between `loss.backward()` and the optimizer."""
@@ -315,11 +327,11 @@ class Learner(Certifiable):
             self._check_penalised()
         if not (self._transforms or self._watches):
             return
-        self._gradient = [_dense_gradient(p) for p in self._protected]
+        self._gradient = [_dense_gradient(p) for p in self.protected]
         if self._transforms:
-            changed = self.method.transform_gradient(self, self._gradient)
-            for parameter, old, new in zip(self._protected, self._gradient, changed, strict=True):
-                if parameter.requires_grad and (new is not old or self.stage == "gradient"):
+            changed = self.method.transform(self, self._gradient)
+            for parameter, new in zip(self.protected, changed, strict=True):
+                if parameter.requires_grad:
                     parameter.grad = new
 
     def _check_penalised(self) -> None:
@@ -334,19 +346,19 @@ class Learner(Certifiable):
     @torch.no_grad()
     def after_step(self) -> None:
         """Last part of a step, after the optimizer has moved the parameters."""
-        if self._transforms and self.stage == "update":
-            update = self.method.transform_update(self, torch._foreach_sub(self._protected, self._before))
-            for parameter, before, change in zip(self._protected, self._before, update, strict=True):
-                torch.add(before, change, out=parameter.data)
+        self.unprojected += 1
+        if self.unprojected >= self.every:
+            self.restore_constraint()
         if self._watches:
-            step = torch._foreach_sub(self._protected, self._before) if self._measures else []
+            step = torch._foreach_sub(self.protected, self._before) if self._measures else []
             self.method.after_step(self, self._gradient, step)
+        self._gradient, self._before = [], []
 
     # ---- saving and detaching -----------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
         """The method's state, with what is needed to check that it fits the model it is loaded into."""
-        return {
+        state: dict[str, Any] = {
             "method": self.method.name,
             "settings": self.method.settings(),
             "parameters": {name: list(p.shape) for name, p in self.parameters.items()},
@@ -354,6 +366,15 @@ class Learner(Certifiable):
             "random": self.generator.get_state(),
             "state": self.method.state_dict(),
         }
+        if self.task is not None:
+            moved = {name: at for name, at in self.anchor.items() if at is not self.started_from.get(name)}
+            state["task"] = {
+                "number": self.task.number,
+                "start": dict(self.started_from),
+                "anchor": moved,
+                "unprojected": self.unprojected,
+            }
+        return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what `state_dict` returned, into a learner with the same method and the same protected parameters.
@@ -365,8 +386,7 @@ class Learner(Certifiable):
 
     def protect(self, parameters: dict[str, nn.Parameter]) -> None:
         """Let these be the protected parameters from now on."""
-        self.parameters, self._protected = parameters, cast(list[Tensor], list(parameters.values()))
-        self.own_lists: list[object] = [self.parameters, self._protected]  # who else holds them may read them
+        self.parameters, self.protected = parameters, cast(list[Tensor], list(parameters.values()))
 
     def save(self, path: str | Path) -> None:
         """Write the method's memory and state to one safetensors file. Save the model's weights separately."""
@@ -385,6 +405,13 @@ class Learner(Certifiable):
         for hook in self.hooks:
             hook.remove()
         self.hooks.clear()
+
+
+def _displacement(weights: list[Tensor], anchor: list[Tensor]) -> list[Tensor]:
+    """In at least single precision, because the difference of close numbers has few digits."""
+    if weights[0].dtype in (torch.float16, torch.bfloat16):
+        weights, anchor = [w.float() for w in weights], [a.float() for a in anchor]
+    return list(torch._foreach_sub(weights, anchor))
 
 
 def _dense_gradient(parameter: Tensor) -> Tensor:

@@ -14,9 +14,8 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from orthocl.errors import TrainingError, warn
+from orthocl.errors import TrainingError, UnsupportedError, warn
 from orthocl.methods.base import Gradient, Method, later
-from orthocl.methods.held_weights import held_elsewhere
 from orthocl.methods.learner import Learner
 from orthocl.methods.memory import Remembered, draw
 from orthocl.methods.protection_report import Watch
@@ -28,6 +27,7 @@ from orthocl.tangents.collect import Tangents, collect
 from orthocl.tangents.compress import Compression
 from orthocl.tangents.growing import grow_subspace
 from orthocl.tangents.planner import plan
+from orthocl.tangents.projector import Projector
 from orthocl.tangents.remembering import TOKENS, Remembering, Variant
 from orthocl.tangents.subspace import Subspace
 
@@ -49,11 +49,11 @@ class OGD(Method):
         variant: which output of a sample is remembered: "gtl" the logit of its label, "ave" the mean of all
             logits, "all" every logit (one tangent each: the only one that protects all outputs), "tokens" the
             log-probabilities of the targets at a few positions (words of a sequence, pixels of an image).
-        engine: "project" projects every gradient or update; "adapter" trains through the tangent adapter (the same
-            steps, cheaper); "auto" takes the adapter where it is exact, as `orthocl plan` advises. While a task is
-            learnt with the adapter, weights that are read through the model (`model.parameters()`, `state_dict`,
-            copies) are complete. Where something else holds parameters (a list, for an average of the weights, or a
-            variable), "auto" projects, so that they are complete too.
+        engine: "project" takes the protected part out of the weights after every step. "adapter" trains through the
+            tangent adapter: the same steps, cheaper, under plain SGD. Between steps nothing may then read or change the
+            weights past the model, and gradients must not be clipped or penalized; `learner.merge()` makes the weights
+            complete. "auto" takes the adapter only in the loop of this library, where that is so, and where it is
+            cheaper.
         storage: dtype of the stored factors, "float32", "float64" or "bfloat16"; None for the model's own.
         input_cache: bytes that the runner may use, while a task is trained, to look up the first layer's kernel with
             the training data instead of computing it again every epoch. In memory, or in a file in the folder
@@ -94,39 +94,36 @@ class OGD(Method):
     remembered: dict[int, Tensor] = field(default_factory=dict, init=False, repr=False)
     """Task number -> positions of the remembered samples in its training data."""
 
+    def __post_init__(self) -> None:
+        self._projector: Projector | None = None
+
     def begin_task(self, learner: Learner) -> None:
         """Install the adapter where it is worthwhile."""
         self.compression(learner)  # an impossible share is rejected before anything is learnt
         self.watch.begin(learner)
-        self.peak = 0
-        # With other methods the gradient is not that of the loss alone, which is all that the adapter sees.
-        # Nor where processes average their gradients and the adapter is not told.
-        exact = self.engine != "project" and learner.stage == "gradient" and learner.sole
-        exact = exact and (learner.ranks is None or learner.ranks.averages)
-        if exact and self.subspace is not None and self.subspace.rank and not self._read_unseen(learner):
+        self.peak, self._projector = 0, None
+        if self.subspace is not None and self.subspace.rank and self._takes_the_adapter(learner):
             self._install_adapter(learner, self.subspace)
 
-    def _read_unseen(self, learner: Learner) -> bool:
-        """Whether somebody holds weights, so that the adapter could not complete them before they are read."""
-        held = learner.batch_size is None and held_elsewhere(learner, self.adapter)
-        if learner.ranks is not None and self.adapter is None:  # one engine for all of them
-            held = any(learner.ranks.gather(held))
-        kept_on = self.engine == "adapter" or (learner.ranks is not None and self.adapter is not None)
-        if held and kept_on:
-            warn(
-                "something besides the model and its optimizer holds protected parameters. If it reads them while a "
-                "task is learnt (an average of the weights, say), the adapter's share is missing: read them through "
-                'the model, call learner.merge() first, or use engine="project"',
-            )
-        return held and not kept_on
+    def _takes_the_adapter(self, learner: Learner) -> bool:
+        reason = why_not_adapter(learner)
+        if self.engine == "adapter" and reason is not None:
+            raise UnsupportedError(f'{self.name} cannot use its adapter, because {reason}: use engine="auto"')
+        ours = learner.batch_size is not None and learner.every == 1
+        return self.engine == "adapter" or (self.engine == "auto" and ours and reason is None)
 
-    def transform(self, learner: Learner, gradient: Gradient) -> Gradient:
-        """The part of the gradient (or update) that leaves the remembered outputs alone."""
-        return gradient if self.adapter is not None else self.project(learner, gradient)
+    @property
+    def protects(self) -> bool:
+        """Whether there is anything to take out of the weights; the adapter leaves nothing to take out."""
+        return self.adapter is None and self.subspace is not None and self.subspace.rank > 0
 
-    def project(self, learner: Learner, vectors: Gradient) -> Gradient:
-        """The part of some vectors outside the protected space, also while the adapter takes the steps."""
-        return vectors if self.subspace is None else self.subspace.reject(vectors)
+    def inside(self, learner: Learner, displacement: Gradient) -> Gradient:
+        """The part in the span of the remembered tangents: Pi_E d."""
+        if self.subspace is None:
+            return super().inside(learner, displacement)
+        if self._projector is None:
+            self._projector = Projector(self.subspace, displacement[0].dtype)
+        return self._projector.inside(displacement)
 
     def after_step(self, learner: Learner, gradient: Gradient, step: Gradient) -> None:
         """The adapter's half of the step."""
@@ -138,20 +135,14 @@ class OGD(Method):
         except TrainingError:
             if self.engine == "adapter":
                 raise
-            # The loop clips or changes gradients after the backward pass, which the adapter cannot see. Taking it
-            # off removes all that has leaked since the task began; from here on every gradient is projected.
-            self.remove_adapter(learner)
-            return
-        if self.adapter.foreign and self.adapter.newly_held() and self._read_unseen(learner):
-            self.remove_adapter(learner)
-            return
-        # Processes that train together keep it: their weights may be read by one of them only.
-        if self.engine == "auto" and self.adapter.often_read and learner.ranks is None:
+            # The loss reaches weights past their layers, which the adapter cannot see. Taking it off removes all that
+            # has leaked since the task began; from here on the weights are projected.
             self.remove_adapter(learner)
 
     def end_task(self, learner: Learner) -> None:
         """Measure how well the memory was protected, then remember the task."""
         self.remove_adapter(learner)
+        self._projector = None
         self.watch.end(learner, self.subspace, self.remembering(learner))
         self.remember(learner)
 
@@ -198,7 +189,7 @@ class OGD(Method):
             energy=self.energy,
             worst=self.worst_energy,
             rows=tasks * max(1, self.memory_per_task),
-            batch_size=(learner.batch_size or TYPICAL_BATCH) if learner.stage == "gradient" else None,
+            batch_size=learner.batch_size if why_not_adapter(learner) is None else None,
         )
 
     @property
@@ -218,12 +209,11 @@ class OGD(Method):
             subspace,
             learner.parameters,
             batch_size=learner.batch_size or TYPICAL_BATCH,
-            foreign=learner.batch_size is None,  # the loop of this library says how large its batches are
+            anchor=[learner.anchor[name] for name in learner.parameters],
         )
-        if learner.ranks is not None:
-            adapter.average = learner.ranks.average
-        if learner.momentum() is not None:  # as in the optimizer: an existing buffer is not started again
-            adapter.velocity = torch.zeros_like(adapter.alpha)
+        momentum = _momentum(learner)
+        if momentum is not None:  # what earlier tasks have left in the optimizer moves the weights too
+            adapter.continue_from(momentum)
         if learner.batch_size is not None and self.input_cache:
             scratch = os.environ.get("ORTHOCL_SCRATCH")
             adapter.cache_inputs(
@@ -240,10 +230,10 @@ class OGD(Method):
             self.peak = self.nbytes() + self.adapter.disk_bytes  # records do not depend on where the cache is
             self.adapter.remove()
             self.adapter, learner.on_batch = None, None
-            learner.clean_momentum()  # the adapter held the rest of it
 
     def grow(self, learner: Learner, earlier: Mapping[str, tuple[int, ...]]) -> None:
         """Tangents of the earlier outputs have zeros where the model has grown."""
+        self._projector = None
         if self.subspace is not None:
             grow_subspace(self.subspace, learner.model, learner.parameters)
             self.watch.grow(learner)
@@ -262,15 +252,6 @@ class OGD(Method):
         """Fold what the adapter has learnt so far into the weights; training continues as before."""
         if self.adapter is not None:
             self.adapter.merge()
-
-    def refusal(self, learner: Learner) -> str | None:
-        """Refuse a requested adapter that would see only a part of the gradient."""
-        if self.engine == "adapter" and not learner.sole:
-            return (
-                f"{self.name} cannot use its adapter beside other methods, because it does not see their share of the "
-                'gradient: use engine="auto" or engine="project"'
-            )
-        return None
 
     def memory_warning(self, learner: Learner, inputs: Inputs) -> str | None:
         """Whether the tangents of all expected tasks will fit into the memory now free."""
@@ -324,6 +305,7 @@ class OGD(Method):
         """Restore memory and, in the middle of a task, the adapter."""
         if self.adapter is not None:  # a task that failed: the weights keep what they have learnt
             self.remove_adapter(learner)
+        self._projector = None
         self.remembered, self.peak = dict(state["remembered"]), state["peak"]
         self.watch.load_state_dict(state["watch"])
         self.subspace = None
@@ -340,8 +322,42 @@ class OGD(Method):
             self.saved_adapter = None
 
 
+def why_not_adapter(learner: Learner) -> str | None:
+    """Why the steps on this learner's weights cannot be taken through the tangent adapter, or None if they can.
+
+    >>> from torch import nn
+    >>> from orthocl import attach
+    >>> model = nn.Linear(2, 1)
+    >>> why_not_adapter(attach(OGD(), model, torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)))
+    >>> why_not_adapter(attach(OGD(), model, torch.optim.Adam(model.parameters())))
+    'Adam scales each weight by itself'
+    """
+    if not learner.sole:
+        return "it would not see the other methods' share of the gradient"
+    if learner.ranks is not None:
+        return "several processes train the model"
+    if len(learner.optimizers) > 1 or type(learner.optimizer) is not torch.optim.SGD:
+        return f"{type(learner.optimizer).__name__} scales each weight by itself"
+    protected = {id(parameter) for parameter in learner.parameters.values()}
+    groups = [g for g in learner.optimizer.param_groups if any(id(p) in protected for p in g["params"])]
+    if any(group["weight_decay"] != 0 or group["maximize"] for group in groups):
+        return "it takes only the plain steps of SGD, without weight decay"
+    keys = ("lr", "momentum", "nesterov", "dampening")
+    if any(group[key] != groups[0][key] for group in groups for key in keys):
+        return "protected parameters have different learning rates or momentum"
+    return None
+
+
 def _protected_group(learner: Learner) -> dict[str, Any]:
-    """The optimizer's settings for the protected parameters: the same for all of them (`why_not_exact`)."""
+    """The optimizer's settings for the protected parameters: the same for all of them (`why_not_adapter`)."""
     protected = next(iter(learner.parameters.values()))
     groups: list[dict[str, Any]] = learner.optimizer.param_groups
     return next(group for group in groups if any(p is protected for p in group["params"]))
+
+
+def _momentum(learner: Learner) -> list[Tensor] | None:
+    """Momentum of the protected parameters, zero where there is none; None if there is none at all yet."""
+    found = [learner.optimizer.state.get(p, {}).get("momentum_buffer") for p in learner.protected]
+    if all(buffer is None for buffer in found):
+        return None
+    return [torch.zeros_like(p) if b is None else b for p, b in zip(learner.protected, found, strict=True)]

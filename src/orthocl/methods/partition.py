@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from dataclasses import dataclass
+from typing import ClassVar
 
 from orthocl.errors import SettingsError, UnsupportedError
 from orthocl.methods.base import Method
 from orthocl.methods.composite import Composite, require_methods
 from orthocl.methods.learner import Learner
-from orthocl.tangents.commuting import why_not_exact
 
 
 @dataclass
@@ -20,7 +19,6 @@ class Partition(Composite):
     name: ClassVar[str] = "partition"
 
     parts: Mapping[str, Method]
-    _stages: dict[str, Literal["gradient", "update"]] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
         if not isinstance(self.parts, Mapping):
@@ -44,28 +42,7 @@ class Partition(Composite):
     def view(self, learner: Learner, member: str) -> Learner:
         """The learner with the parameters and the method of one part."""
         own = {name: p for name, p in learner.parameters.items() if self.belongs(name, member)}
-        view = learner.seen_by(self.parts[member], own, sole=True)
-        view.stage = self._stages.get(member, view.stage)
-        return view
-
-    def begin_task(self, learner: Learner) -> None:
-        """Each part decides whether its gradient or its update is projected, and begins the task."""
-        self._decide_stages(learner)
-        super().begin_task(learner)
-        if learner.stage == "update":  # otherwise the learner cleans the momentum of all parts
-            for prefix in self.parts:
-                self.view(learner, prefix).clean_momentum()
-
-    def resume_task(self, learner: Learner) -> None:
-        """Decide as at the beginning of the task."""
-        self._decide_stages(learner)
-        super().resume_task(learner)
-
-    def _decide_stages(self, learner: Learner) -> None:
-        for prefix, method in self.parts.items():
-            own = self.view(learner, prefix).parameters
-            bent = method.projects and why_not_exact(learner.optimizer, own) is not None
-            self._stages[prefix] = "update" if bent else "gradient"
+        return learner.seen_by(self.parts[member], own, sole=True)
 
     def refusal(self, learner: Learner) -> str | None:
         """Every part must have parameters, and none may have two methods."""

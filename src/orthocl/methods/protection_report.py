@@ -42,15 +42,13 @@ class Watch:
         (estimated from the task's remembered samples).
     """
 
-    start: list[Tensor] = field(default_factory=list)
     statistics: dict[str, Tensor] = field(default_factory=dict)
     probes: dict[int, tuple[Remembered, Tangents | None]] = field(default_factory=dict)
     """Task -> samples and their tangents; None for compressed ones, which are looked up where they are kept."""
     report: dict[str, float] = field(default_factory=dict)
 
     def begin(self, learner: Learner) -> None:
-        """Note where the task starts."""
-        self.start = [p.detach().clone() for p in learner.parameters.values()]
+        """Note the batch statistics at the start of a task."""
         self.statistics = {}
         if learner.batch_norm == "keep":
             norms = {n: m for n, m in learner.model.named_modules() if isinstance(m, _BatchNorm)}
@@ -66,7 +64,7 @@ class Watch:
         if subspace is None or not subspace.rank or not self.probes:
             return
         with torch.no_grad():
-            moved = [p.detach() - s for p, s in zip(learner.parameters.values(), self.start, strict=True)]
+            moved = [p.detach() - learner.started_from[name] for name, p in learner.parameters.items()]
         self.report["leak"] = subspace.leak(moved)
         learner.guard.check_leak(self.report["leak"])
         found = []
@@ -151,12 +149,11 @@ class Watch:
 
     def nbytes(self) -> int:
         """Bytes kept from task to task."""
-        return tensor_bytes({**self.state_dict(), "start": []})
+        return tensor_bytes(self.state_dict())
 
     def state_dict(self) -> dict[str, Any]:
         """Everything, as tensors and JSON values."""
         return {
-            "start": self.start,
             "statistics": self.statistics,
             "report": self.report,
             "probes": {
@@ -170,7 +167,7 @@ class Watch:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore what `state_dict` returned."""
-        self.start, self.statistics = list(state["start"]), dict(state["statistics"])
+        self.statistics = dict(state["statistics"])
         self.report = dict(state["report"])
         self.probes = {
             number: (

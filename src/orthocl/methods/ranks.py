@@ -20,15 +20,10 @@ class Ranks:
     """What all processes must have in common, so that their copies stay the same.
 
     Args:
-        averages: whether gradients are known to be averaged over the processes after each backward pass, because the
-            model given to `attach` was the DistributedDataParallel one: the adapter's can then be averaged too.
         group: their process group; None for all processes.
-        own_lists: where the DistributedDataParallel model holds the parameters.
     """
 
-    averages: bool
     group: Any = None
-    own_lists: tuple[object, ...] = ()
 
     @property
     def count(self) -> int:
@@ -50,11 +45,6 @@ class Ranks:
         """The value of the first process."""
         return self.gather(value)[0]
 
-    def average(self, tensor: Tensor) -> None:
-        """Replace a tensor by its mean over the processes."""
-        dist.all_reduce(tensor, group=self.group)
-        tensor.div_(self.count)
-
     def share(self, count: int) -> int:
         """This process's share of a number of samples."""
         return count // self.count + (self.own < count % self.count)
@@ -72,10 +62,9 @@ def unwrapped(model: nn.Module) -> tuple[nn.Module, Ranks | None]:
     if any(type(parameter).__name__ == "DTensor" for parameter in model.parameters()):
         _refuse("DTensor parameters")
     if isinstance(model, DistributedDataParallel):
-        lists = tuple(value for value in vars(model).values() if isinstance(value, list))
-        return model.module, Ranks(averages=True, group=model.process_group, own_lists=lists)
+        return model.module, Ranks(model.process_group)
     if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
-        return model, Ranks(averages=False)
+        return model, Ranks()
     return model, None
 
 

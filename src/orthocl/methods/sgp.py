@@ -25,7 +25,7 @@ class SGP(GPM):
     the weights of a direction add up, to 1 at most. Singular values of a task along existing directions are those of
     M^T R, row by row.
 
-    The gradient is scaled, which is not a projection: optimizers that alter it afterwards (Adam) alter the scaling.
+    The scaling is not a projection, so it acts on every step once, as the optimizer has made it.
 
     Args:
         memory_per_task: samples whose inputs are used when a task ends; they are not kept.
@@ -35,17 +35,17 @@ class SGP(GPM):
     """
 
     name: ClassVar[str] = "sgp"
-    projects: ClassVar[bool] = False
+    soft: ClassVar[bool] = True
 
     alpha: float = 10.0
     minimum: ClassVar[Mapping[str, float]] = {**GPM.minimum, "alpha": 0.0}
     importance: dict[str, Tensor] = field(default_factory=dict, init=False, repr=False)
     """Weight -> Lambda, (groups, k)."""
 
-    def protected(self, weight: str, gradient: Tensor) -> Tensor:
-        """The part of a layer's gradient that is removed."""
-        basis = self.inputs.bases[weight].to(gradient.dtype)
-        return ((gradient @ basis) * self.importance[weight][:, None].to(gradient.dtype)) @ basis.mT
+    def protected(self, weight: str, displacement: Tensor) -> Tensor:
+        """The part of a layer's step that is removed."""
+        basis = self.inputs.bases[weight].to(displacement.dtype)
+        return ((displacement @ basis) * self.importance[weight][:, None].to(displacement.dtype)) @ basis.mT
 
     def grow(self, learner: Learner, earlier: Mapping[str, tuple[int, ...]]) -> None:
         """A new layer has no directions yet."""

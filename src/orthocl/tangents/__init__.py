@@ -2,11 +2,11 @@
 
 from orthocl.tangents.adapter import Adapter
 from orthocl.tangents.collect import Variant, collect
-from orthocl.tangents.commuting import why_not_exact
 from orthocl.tangents.drift import Drift, drift
 from orthocl.tangents.layer_io import LayerIO, layer_io
 from orthocl.tangents.memory_plan import Plan
 from orthocl.tangents.planner import plan
+from orthocl.tangents.projector import Projector
 from orthocl.tangents.retention import Probe
 from orthocl.tangents.subspace import Subspace
 from orthocl.tangents.tangents import Tangents
@@ -17,6 +17,7 @@ __all__ = [
     "LayerIO",
     "Plan",
     "Probe",
+    "Projector",
     "Subspace",
     "Tangents",
     "Variant",
@@ -24,5 +25,4 @@ __all__ = [
     "drift",
     "layer_io",
     "plan",
-    "why_not_exact",
 ]

@@ -12,9 +12,7 @@ its share of G g is computed from the weights' gradients, and G^T of the step in
 
 from __future__ import annotations
 
-import sys
-import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import cast
@@ -40,8 +38,6 @@ ANCHOR_EVERY = 1000
 # Steps between two checks that all of the loss's gradient came through the adapted layers, and rows compared.
 CHECK_EVERY = 50
 CHECKED_ROWS = 8
-# Times that somebody reads the weights before it is called a habit.
-FEW = 8
 
 
 class Adapter:
@@ -49,20 +45,19 @@ class Adapter:
 
     Install it when a task begins and call `step` after every `optimizer.step()`, before the gradients are
     cleared. The optimizer must be plain SGD, with or without momentum, with one learning rate for all
-    protected parameters (`why_not_exact`), starting the task without momentum from earlier tasks. All of the
-    loss must reach the protected weights through their layers' forward passes, and their gradients must not be
-    changed (clipped, penalised) after the backward pass: every few steps this is checked.
+    protected parameters; after `continue_from` it may hold momentum from earlier tasks. All of the loss must
+    reach the protected weights through their layers' forward passes, and their gradients must not be changed
+    (clipped, penalized) after the backward pass: every few steps this is checked.
 
     While it is installed, the parameters of an adapted layer lack its share of alpha until `merge`; `model(x)`,
-    `state_dict`, copies, pickles and, in a foreign loop, what is read through the model are right at all times.
+    `state_dict`, copies and pickles are right at all times.
 
     Args:
         model: the network.
         subspace: what to protect; must not change while the adapter is installed.
         parameters: the protected parameters, as given to the subspace.
         batch_size: samples per step, for the choice between adapting a layer and moving it directly.
-        foreign: whether the loop is somebody else's, who may change gradients or read weights at any time: then one row
-            is checked at every step, and parameters that are read through the model are complete.
+        anchor: the weights at the start of the task, if they are kept elsewhere already.
 
     >>> from orthocl.nets import MLP
     >>> from orthocl.tangents import collect
@@ -91,7 +86,7 @@ class Adapter:
         parameters: Mapping[str, nn.Parameter],
         *,
         batch_size: int = 32,
-        foreign: bool = False,
+        anchor: Sequence[Tensor] | None = None,
     ):
         if tuple(parameters) != subspace.names:
             raise SettingsError("the adapter's parameters must be those of the subspace, in the same order")
@@ -102,13 +97,11 @@ class Adapter:
         self.gradient = torch.zeros_like(self.alpha)  # dL/dalpha of the adapted layers since the last step
         self.velocity: Tensor | None = None
         self.batch_index: Tensor | None = None
-        self.idle, self.foreign, self.reads = False, foreign, 0
-        self._references, self._looks = [0] * len(self.parameters), 0
-        self.average: Callable[[Tensor], None] | None = None  # over processes that average their gradients
+        self.idle = False
         self.layers: list[AdapterLayer] = []
         self.direct: list[tuple[Block | OneOutputRows, list[nn.Parameter]]] = []
         self._steps = self._since_merge = 0
-        self.reanchor()
+        self._anchor = list(anchor) if anchor is not None else [p.detach().clone() for p in self.parameters]
         self._inverse = SymmetricMatrix(self._inverse_matrix())
         if self._inverse.dtype == self.alpha.dtype:
             self.gradient = self._inverse.vector  # so that the product needs no copy
@@ -144,14 +137,9 @@ class Adapter:
                 self.direct.append((block, own))
 
     @property
-    def own_lists(self) -> list[object]:
-        """Where it holds the parameters."""
-        return [self.parameters, *(own for _, own in self.direct)]
-
-    @property
     def nbytes(self) -> int:
-        """Bytes of memory besides those of the subspace: inverse, alpha, starting weights, cached kernels."""
-        tensors = [self.alpha, self.gradient, *self._anchor]
+        """Bytes of memory besides those of the subspace: inverse, alpha, cached kernels."""
+        tensors = [self.alpha, self.gradient]
         tensors += [] if self.velocity is None else [self.velocity]
         tensors += [block.deltas for block, _ in self.direct if isinstance(block, Factored)]
         own = sum(t.numel() * t.element_size() for t in tensors)
@@ -200,13 +188,9 @@ class Adapter:
         """Undo the protected part of the step that the optimizer has just taken, with the optimizer's settings."""
         if self.tangents is None:
             return
-        if self.average is not None:
-            self.average(self.gradient)
         self._since_merge += 1  # before the check: if it fails, `merge` still has this step to repair
         if self.checking:
-            self._check(self._checked)
-        elif self.foreign:
-            self._check_one_row()
+            self._check()
         self._steps += 1
         for block, own in self.direct:
             if any(parameter.grad is not None for parameter in own):
@@ -236,20 +220,9 @@ class Adapter:
         """Whether this step is one of those that are verified."""
         return self._steps < 3 or self._steps % CHECK_EVERY == 0
 
-    def _check_one_row(self) -> None:
-        """Compare one row of dL/dalpha, another one at every step, with G g: cheaply, and only if odd with care."""
-        row = self._steps % len(self.gradient)
-        truth = 0.0
-        for layer in self.layers:
-            weight, *bias = (own.grad for own in self._own(layer))
-            if weight is not None:
-                truth += layer.block.coefficient(row, weight, bias[0] if bias else None)
-        seen = float(self.gradient[row])
-        if not abs(seen - truth) <= 1e-3 * abs(truth):
-            self._check(torch.tensor([row, *self._checked.tolist()]))
-
-    def _check(self, checked: Tensor) -> None:
+    def _check(self) -> None:
         """Compare a few rows of dL/dalpha with G g: equal if the adapter saw all of the gradient."""
+        checked = self._checked
         if all(parameter.grad is None for parameter in self.parameters):
             raise TrainingError("no gradients: call the adapter's step before the gradients are cleared")
         seen = self.gradient[checked].double()
@@ -263,15 +236,14 @@ class Adapter:
         if bool(((seen - truth).abs() > 1e-4 * (squares * size).sqrt()).any()):
             raise TrainingError(
                 "the gradients of the protected weights are not what their layers' backward passes gave: they "
-                "were clipped, penalised, accumulated or computed past the layers. The tangent adapter is "
+                "were clipped, penalized, accumulated or computed past the layers. The tangent adapter is "
                 "exact only without such changes: project the updates instead"
             )
 
     @staticmethod
     def _own(layer: AdapterLayer) -> list[Tensor]:
         """The protected parameters of an adapted layer."""
-        own = layer.module.__dict__["_parameters"]  # the tensors themselves, nothing merged into them
-        return [own["weight"], own["bias"]][: len(layer.block.names)]
+        return [layer.module.weight, layer.module.bias][: len(layer.block.names)]
 
     def zero_grad(self) -> None:
         """Discard the gradients since the last step, as when a batch is skipped."""
@@ -296,26 +268,6 @@ class Adapter:
         torch._foreach_add_(
             cast(list[Tensor], self.parameters), self.tangents.combine(-leaked.to(self.alpha.dtype))
         )
-
-    def read(self) -> None:
-        """Somebody reads the weights: make them complete."""
-        if self._since_merge and not self.idle:
-            self.reads += 1
-            self.merge()
-
-    def newly_held(self) -> bool:
-        """Whether there are more references to a parameter than at the last call: somebody may have kept it."""
-        before = self._references
-        self._references = [sys.getrefcount(p) + weakref.getweakrefcount(p) for p in self.parameters]
-        risen = any(now > then for now, then in zip(self._references, before, strict=True))
-        self._looks += risen  # finding out who it is takes its time
-        return risen
-
-    @property
-    def often_read(self) -> bool:
-        """Whether the weights are read, or held, so often that this costs more than projecting every step."""
-        often = self.reads + self._looks
-        return often >= FEW and 4 * often > self._steps
 
     def pause(self) -> bool:
         """Merge and deactivate: layers compute plainly until `resume`, which takes the value returned here."""
@@ -360,17 +312,17 @@ class Adapter:
                 for parameter, before in zip(own, raw, strict=True):
                     parameter.copy_(before)
 
-    def forget(self) -> None:
-        """Start over from the weights that the next forward pass will find: new ones are being loaded."""
-        self.alpha.zero_()
-        self.gradient.zero_()
-        self._since_merge = 0
-        self.stale = True
+    def before_loading(self) -> None:
+        """New weights are about to be loaded: what they have moved since the task began is projected at the next merge."""
+        self.merge()
+        self._since_merge = 1
 
-    def reanchor(self) -> None:
-        """Measure the displacement from the current weights."""
-        self._anchor = [parameter.detach().clone() for parameter in self.parameters]
-        self.stale = False
+    @torch.no_grad()
+    def continue_from(self, momentum: Sequence[Tensor]) -> None:
+        """Take over the momentum that earlier tasks have left in the optimizer, whose protected part must not act."""
+        if self.tangents is not None:
+            inner = self.tangents.coefficients([part.double() for part in momentum])
+            self.velocity = self.subspace.solve(inner).to(self.alpha.dtype)
 
     def remove(self) -> None:
         """Merge, and restore the model's own layers."""
@@ -388,19 +340,15 @@ class Adapter:
         return {
             "alpha": self.alpha.clone(),
             "velocity": None if self.velocity is None else self.velocity.clone(),
-            "anchor": list(self._anchor),
             "steps": self._steps,
             "since_merge": self._since_merge,
         }
 
     def load_state_dict(self, state: Mapping[str, object]) -> None:
-        """Resume from a checkpoint, with the raw weights and the subspace already restored."""
-        alpha, anchor, velocity = state["alpha"], state["anchor"], state["velocity"]
-        if not isinstance(anchor, list) or [a.shape for a in anchor] != [p.shape for p in self.parameters]:
-            raise StoreError("the saved adapter belongs to other parameters than this one")
+        """Resume from a checkpoint, with raw weights, anchor and subspace already restored."""
+        alpha, velocity = state["alpha"], state["velocity"]
         if not isinstance(alpha, Tensor) or alpha.shape != self.alpha.shape:
             raise StoreError("the saved adapter belongs to another memory than this one")
-        self._anchor, self.stale = [part.detach().clone() for part in anchor], False
         self.velocity = velocity.clone() if isinstance(velocity, Tensor) else None
         self.alpha.copy_(alpha)
         self.gradient.zero_()

@@ -13,7 +13,6 @@ into D: (S * alpha) D becomes S D_alpha with D_alpha the sum of alpha D over the
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -26,10 +25,6 @@ from orthocl.tangents.blocks import Factored
 
 if TYPE_CHECKING:
     from orthocl.tangents.adapter import Adapter
-
-
-# Calls between `module._parameters` and the function of torch that asked for the parameters.
-FRAMES = 12
 
 
 class AdapterLayer:
@@ -172,14 +167,10 @@ class AdaptedLinear(nn.Linear):
     def forward(self, input: Tensor) -> Tensor:
         """The layer with its effective weights."""
         adapter = self.tangent_adapter
-        if adapter.stale:
-            adapter.reanchor()
+        weight, bias = self.weight, self.bias
         if adapter.idle:
-            return functional.linear(input, self.weight, self.bias)
-        # `self.weight` would take longer, and complete the weights first, as for everybody who reads them.
-        own = self.__dict__["_parameters"]
-        weight, bias = own["weight"], own["bias"]
-        if weight is None or weight.grad is None:  # cleared: the gradients of a skipped batch do not count
+            return functional.linear(input, weight, bias)
+        if weight.grad is None:  # cleared: the gradients of a skipped batch do not count
             adapter.gradient.zero_()
         kind = input.device.type
         if torch.is_autocast_enabled(kind):  # the adapter computes in the precision of the weights
@@ -191,48 +182,22 @@ class AdaptedLinear(nn.Linear):
 
     def _product(self, input: Tensor) -> Tensor:
         """For any number of leading dimensions."""
-        flat, own = input.reshape(-1, input.shape[-1]), self.__dict__["_parameters"]
-        output: Tensor = _AdaptedProduct.apply(flat, own["weight"], own["bias"], self.tangent_layer)  # type: ignore[no-untyped-call]
+        flat = input.reshape(-1, input.shape[-1])
+        output: Tensor = _AdaptedProduct.apply(flat, self.weight, self.bias, self.tangent_layer)  # type: ignore[no-untyped-call]
         return output.view(*input.shape[:-1], -1)
-
-    @property
-    def _parameters(self) -> dict[str, nn.Parameter | None]:  # type: ignore[override]
-        """What `model.parameters()` iterates over: complete, for whoever averages or logs weights."""
-        own: dict[str, nn.Parameter | None] = self.__dict__["_parameters"]
-        if self.tangent_adapter.foreign and not _only_gradients_are_read():
-            self.tangent_adapter.read()
-        return own
-
-    def __getattr__(self, name: str) -> Any:
-        if name in ("weight", "bias") and self.tangent_adapter.foreign:
-            self.tangent_adapter.read()
-        return super().__getattr__(name)
 
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
         self.tangent_adapter.merge()
         super()._save_to_state_dict(destination, prefix, keep_vars)
 
     def _load_from_state_dict(self, *arguments: Any) -> None:
-        self.tangent_adapter.forget()
+        self.tangent_adapter.before_loading()
         super()._load_from_state_dict(*arguments)
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
         self.tangent_adapter.merge()
         state = {key: value for key, value in self.__dict__.items() if not key.startswith("tangent_")}
         return nn.Linear.__new__, (nn.Linear,), state
-
-
-def _only_gradients_are_read() -> bool:
-    """Whether parameters are asked for by a function of torch that clears or clips their gradients."""
-    frame = sys._getframe(2)
-    for _ in range(FRAMES):
-        where = str(frame.f_globals.get("__name__"))
-        if where == "torch.nn.utils.clip_grad" or frame.f_code is nn.Module.zero_grad.__code__:
-            return True
-        if frame.f_back is None or not where.startswith("torch."):
-            return False
-        frame = frame.f_back
-    return False
 
 
 def install(adapter: Adapter, module: nn.Linear, block: Factored) -> AdapterLayer:
@@ -248,8 +213,6 @@ def active_layer(module: nn.Linear) -> AdapterLayer | None:
     layer: AdapterLayer | None = module.__dict__.get("tangent_layer")
     if layer is None or layer.adapter.idle:
         return None
-    if layer.adapter.stale:
-        layer.adapter.reanchor()
     return layer
 
 

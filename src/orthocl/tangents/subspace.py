@@ -19,8 +19,6 @@ from orthocl.tangents.cholesky import GrowingCholesky
 from orthocl.tangents.tangents import Tangents, norm
 
 DTYPES = {torch.float64: "float64", torch.float32: "float32", torch.bfloat16: "bfloat16"}
-# A second pass follows when the first leaves more of the span in the result than this many roundings.
-ROUNDINGS = 8.0
 
 
 class Subspace:
@@ -48,7 +46,7 @@ class Subspace:
     >>> x, y = torch.randn(5, 4), torch.tensor([0, 1, 2, 0, 1])
     >>> subspace.append(collect(model, x, y, parameters=parameters), owner=1)
     5
-    >>> update = subspace.reject([torch.ones_like(p) for p in parameters.values()])
+    >>> update = subspace.outside([torch.ones_like(p) for p in parameters.values()])
     >>> subspace.leak(update) < 1e-5
     True
     """
@@ -163,7 +161,7 @@ class Subspace:
     def _cross(self, tangents: Tangents) -> Tensor:
         """Inner products of the present directions with new tangents."""
         if self.tangents is None:
-            return torch.zeros(0, tangents.rows, dtype=torch.float64)
+            return next(iter(tangents.blocks[0].tensors().values())).new_zeros(0, tangents.rows, dtype=torch.float64)
         return self._mix(self.tangents.gram(tangents))
 
     def _join(self, tangents: Tangents, owner: int, mixing: Tensor | None, places: Tensor) -> None:
@@ -255,6 +253,16 @@ class Subspace:
         """The weights w of the rows with G^T w = the projection of g onto the span, from coefficients G g."""
         return self._unmix(self._factor.solve(self._mix(coefficients.double()))).to(coefficients.dtype)
 
+    def whitening(self) -> Tensor:
+        """R, directions x rows, such that the rows of R G are an orthonormal basis of the span; float64.
+
+        R = L^-1, or L^-1 M with principal components M. Unlike K^-1, it keeps its accuracy for tangents that are almost
+        copies of each other.
+        """
+        lower = self._factor.lower()
+        inverse = torch.linalg.solve_triangular(lower, torch.eye(len(lower), dtype=lower.dtype, device=lower.device), upper=False)
+        return self._unmix(inverse.t()).t()
+
     def inverse(self, dtype: torch.dtype = torch.float64) -> Tensor:
         """The matrix of `solve`, rows x rows: K^-1, or M^T (M K M^T)^-1 M with principal components."""
         if self.rank == 0:
@@ -264,33 +272,23 @@ class Subspace:
             inverse = self._unmix(self._unmix(inverse).t())
         return inverse.to(dtype)
 
-    def _split(self, gradient: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
-        """The parts inside and outside the span, in two passes where rounding requires it."""
-        if len(gradient) != len(self.names):
-            raise DataError(f"expected a gradient of {len(self.names)} tensors, got {len(gradient)}")
-        outside = [part.detach() for part in gradient]
-        inside = [torch.zeros_like(part) for part in outside]
-        if self.tangents is None:
-            return inside, [part.clone() for part in outside]
-        enough = ROUNDINGS * torch.finfo(outside[0].dtype).eps * float(norm(outside))
-        for _ in range(2):
-            coefficients = self.tangents.coefficients(outside)
-            weights = self.solve(coefficients)
-            # ||G^T w||^2 = w . G g, so the size of the correction is known before it is made.
-            if float(weights.double() @ coefficients.double()) <= enough**2:
-                break
-            correction = self.tangents.combine(weights)
-            outside = [part - change for part, change in zip(outside, correction, strict=True)]
-            inside = [part + change for part, change in zip(inside, correction, strict=True)]
-        return inside, outside
+    def inside(self, vectors: Sequence[Tensor]) -> list[Tensor]:
+        """The part of a gradient or displacement inside the span of the protected tangents."""
+        outside = self.outside(vectors)
+        return [whole.detach() - part for whole, part in zip(vectors, outside, strict=True)]
 
-    def reject(self, gradient: Sequence[Tensor]) -> list[Tensor]:
-        """The part of a gradient or update that is orthogonal to every protected tangent."""
-        return self._split(gradient)[1]
+    def outside(self, vectors: Sequence[Tensor]) -> list[Tensor]:
+        """The part of a gradient or displacement that is orthogonal to every protected tangent.
 
-    def project(self, gradient: Sequence[Tensor]) -> list[Tensor]:
-        """The part of a gradient or update inside the span of the protected tangents."""
-        return self._split(gradient)[0]
+        For single vectors, in two passes, so that rounding leaves nothing behind; `Projector` is for the steps of a task.
+        """
+        if len(vectors) != len(self.names):
+            raise DataError(f"expected a gradient of {len(self.names)} tensors, got {len(vectors)}")
+        outside = [part.detach().clone() for part in vectors]
+        for _ in range(2 if self.tangents is not None else 0):
+            weights = self.solve(self.tangents.coefficients(outside))
+            outside = [part - more for part, more in zip(outside, self.tangents.combine(weights), strict=True)]
+        return outside
 
     def leak(self, gradient: Sequence[Tensor]) -> float:
         """The norm of the protected part of a gradient or update, as a fraction of its norm."""
@@ -301,7 +299,7 @@ class Subspace:
         inside = self._factor.solve_lower(self._mix(coefficients)[:, None])
         return float(inside.norm()) / whole
 
-    def inside(self, tangents: Tangents) -> Tensor:
+    def squares_inside(self, tangents: Tangents) -> Tensor:
         """Squared norm of the part of each tangent inside the span."""
         if self.tangents is None:
             return torch.zeros(tangents.rows, dtype=torch.float64)

@@ -126,7 +126,7 @@ def descend(
                 g + 2 * ridge * (w.detach() - w0) for g, w, w0 in zip(gradient, weights, start, strict=True)
             ]
             if rule == "ogd" and subspace.rank:
-                update = subspace.reject(update)
+                update = subspace.outside(update)
             with torch.no_grad():
                 for weight, change in zip(weights, update, strict=True):
                     weight.sub_(rate * change)

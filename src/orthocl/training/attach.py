@@ -1,21 +1,24 @@
 """attach: a method on your own model, optimizer and loop.
 
-What projection can and cannot protect
---------------------------------------
-Plain SGD, momentum and Nesterov are linear in the gradient: projecting the gradient is exact. Everything else (Adam,
-RMSprop, weight decay, a learning rate per group) changes the direction of the step, so there the finished update is
-projected. LBFGS evaluates the loss several times within a step and is refused.
+What a projecting method does
+-----------------------------
+It notes where the weights are when a task begins. After every `optimizer.step()` it takes the protected part of all
+that the task has changed so far out of the weights. Gradients and the optimizer's state stay as they are, so any
+optimizer, scheduler, clipping or penalty may be used. For SGD with momentum and weight decay this is the trajectory of
+OGD on projected gradients; for Adam it is that of projected updates. Optimizers that keep a second sequence of weights
+and train another one (schedule-free) are refused: only one of the two would be protected.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any, Literal
 
 import torch
 from torch import nn
 
+from orthocl.checking import check_value
 from orthocl.errors import SettingsError, UnsupportedError, unknown_name
 from orthocl.methods.base import Method
 from orthocl.methods.composite import require_method
@@ -25,7 +28,6 @@ from orthocl.nets.heads import find_heads
 from orthocl.nets.inputs import Inputs
 from orthocl.nets.outputs import Outputs, check_outputs
 from orthocl.streams.batches import SplitBatch
-from orthocl.tangents.commuting import why_not_exact
 from orthocl.training.losses import default_loss
 from orthocl.training.seeds import derive_generator, draw_seed
 
@@ -33,7 +35,7 @@ from orthocl.training.seeds import derive_generator, draw_seed
 def attach(
     method: Method,
     model: nn.Module,
-    optimizer: torch.optim.Optimizer,
+    optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer],
     *,
     protect: Iterable[str] | None = None,
     loss: Loss | None = None,
@@ -43,6 +45,7 @@ def attach(
     example_input: Inputs | None = None,
     outputs: Outputs = None,
     batch: SplitBatch | None = None,
+    every: int = 1,
 ) -> Learner:
     """Attach a method to a model and its optimizer; train as always inside `with learner.learning(data):`.
 
@@ -52,7 +55,7 @@ def attach(
         method: such as `orthocl.OGDPlus(memory_per_task=100)`.
         model: any module. Under DistributedDataParallel all processes attach, best to the wrapped model: they then
             remember the same samples and take the same steps.
-        optimizer: any torch optimizer over its parameters.
+        optimizer: any torch optimizer over its parameters, or several of them for different parameters.
         protect: names (or leading parts of names, such as "encoder") of the parameters that tasks share. By default all
             trainable ones except the heads of a `MultiHead`.
         loss: (outputs, targets) -> mean loss, for methods that need the loss of old samples; by default cross-entropy
@@ -70,6 +73,9 @@ def attach(
         batch: a batch of your loader -> (inputs, targets). Inputs are a tensor (the model is called as model(x)), a
             tuple (model(*inputs)) or a dict (model(**inputs)). By default batches are (inputs, targets), (x, z, ...,
             targets) or dicts with "labels".
+        every: steps after which a projecting method restores its constraint. Above 1 it costs less, and the constraint
+            holds at every such step and at the end of a task; but in between gradients are taken elsewhere, so the
+            trajectory is another one.
 
     Raises:
         UnsupportedError: if the method cannot keep its promise with this model and optimizer.
@@ -84,27 +90,31 @@ def attach(
     """
     if batch_norm not in ("freeze", "keep"):
         raise unknown_name("batch_norm policy", str(batch_norm), ["freeze", "keep"])
-    _check_arguments(method, model, optimizer)
+    optimizers = tuple(optimizer) if isinstance(optimizer, list | tuple) else (optimizer,)
+    for each in optimizers or (optimizer,):
+        _check_arguments(method, model, each)
+    check_value("every", every, int, 1, None)
     check_outputs(outputs)
     method.check_settings()
     model, ranks = unwrapped(model)
     protect = [protect] if isinstance(protect, str) else None if protect is None else list(protect)
-    optimizer = wrapped_optimizer(optimizer)
+    optimizers = tuple(wrapped_optimizer(each) for each in optimizers)
     parameters = protected_parameters(model, protect)
-    _check_optimizer(method, optimizer, parameters)
+    _check_optimizers(method, optimizers, parameters)
     learner = Learner(
         model=model,
-        optimizer=optimizer,
+        optimizer=optimizers[0],
+        optimizers=optimizers,
         method=method,
         parameters=parameters,
         loss=loss or default_loss,
         generator=derive_generator("method", draw_seed() if seed is None else seed),
-        stage="update" if method.projects and why_not_exact(optimizer, parameters) else "gradient",
         batch_norm=batch_norm,
         tasks_expected=tasks,
         outputs=outputs,
         batch=batch,
         ranks=ranks,
+        every=every,
         find_protected=partial(protected_parameters, model, protect),
     )
     same_draws(learner.generator, ranks)
@@ -114,7 +124,8 @@ def attach(
     learner.guard.check_precision(parameters)
     if example_input is not None:
         learner.check_memory(example_input)
-    learner.hooks += _hooks(learner, optimizer)
+    for each in optimizers:
+        learner.hooks += _hooks(learner, each)
     return learner
 
 
@@ -216,15 +227,17 @@ def _described(value: object) -> str:
     return "None" if value is None else f"a {type(value).__name__}"
 
 
-def _check_optimizer(
-    method: Method, optimizer: torch.optim.Optimizer, parameters: dict[str, nn.Parameter]
+def _check_optimizers(
+    method: Method, optimizers: Sequence[torch.optim.Optimizer], parameters: dict[str, nn.Parameter]
 ) -> None:
-    if method.projects and isinstance(optimizer, torch.optim.LBFGS):
-        raise UnsupportedError(
-            f"{method.name} cannot protect anything under LBFGS, which moves the weights several times within one "
-            "step: use SGD, Adam or another optimizer with one evaluation per step"
-        )
-    known = {p for group in optimizer.param_groups for p in group["params"]}
+    for optimizer in optimizers:
+        if method.projects and all(callable(getattr(optimizer, name, None)) for name in ("train", "eval")):
+            raise UnsupportedError(
+                f"{type(optimizer).__name__} trains one sequence of weights and evaluates another, of which "
+                f"{method.name} would protect only the first: use an optimizer that trains the weights it leaves in the "
+                "model, such as AdamW with a schedule"
+            )
+    known = {p for optimizer in optimizers for group in optimizer.param_groups for p in group["params"]}
     missing = [name for name, p in parameters.items() if p not in known]
     if missing:
         raise SettingsError(

@@ -149,17 +149,17 @@ def test_subspace_of_compressed_tangents(model, reject_dense, tmp_path):
         stored.append(tangents.dense())
     gradient = [torch.randn_like(p) for p in parameters.values()]
     flat = torch.cat([g.flatten() for g in gradient])
-    found = torch.cat([g.flatten() for g in subspace.reject(gradient)])
+    found = torch.cat([g.flatten() for g in subspace.outside(gradient)])
     torch.testing.assert_close(found, reject_dense(torch.cat(stored), flat), rtol=0, atol=1e-9)
     kept, places = subspace.find(2, torch.arange(3))
     torch.testing.assert_close(kept.dense(), stored[1][places], rtol=0, atol=1e-12)
     torch.save(subspace.state_dict(), tmp_path / "state")
     again = Subspace(parameters)
     again.load_state_dict(torch.load(tmp_path / "state"))
-    for one, other in zip(again.reject(gradient), subspace.reject(gradient), strict=True):
+    for one, other in zip(again.outside(gradient), subspace.outside(gradient), strict=True):
         assert torch.equal(one, other)
     subspace.remove(1)
-    found = torch.cat([g.flatten() for g in subspace.reject(gradient)])
+    found = torch.cat([g.flatten() for g in subspace.outside(gradient)])
     torch.testing.assert_close(found, reject_dense(stored[1], flat), rtol=0, atol=1e-9)
 
 
@@ -171,7 +171,7 @@ def test_principal_components_of_compressed_tangents(model, reject_dense):
     leading = torch.linalg.svd(rows, full_matrices=False)[2][:4]
     gradient = [torch.randn_like(p) for p in parameters.values()]
     flat = torch.cat([g.flatten() for g in gradient])
-    found = torch.cat([g.flatten() for g in subspace.reject(gradient)])
+    found = torch.cat([g.flatten() for g in subspace.outside(gradient)])
     torch.testing.assert_close(found, reject_dense(leading, flat), rtol=0, atol=1e-9)
 
 

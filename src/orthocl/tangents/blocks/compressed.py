@@ -77,33 +77,52 @@ class Compressed(Block):
     def _bases(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         return self.input_basis.to(dtype), self.output_basis.to(dtype)
 
-    def inside(self, gradient: Sequence[Tensor]) -> Tensor:
-        """V^T [g_W U, g_b]: a gradient in the two bases, (groups, r, k or k + 1)."""
+    def _core_of(self, gradient: Sequence[Tensor]) -> list[Tensor]:
+        """V^T g_W U and, with a bias, V^T g_b: a gradient in the two bases."""
         inputs, outputs = self._bases(gradient[0].dtype)
         weight = gradient[0].reshape(len(inputs), outputs.shape[1], inputs.shape[1])
         inputs_first = inputs.shape[2] <= outputs.shape[2]  # the smaller side first
         core = outputs.mT @ (weight @ inputs) if inputs_first else (outputs.mT @ weight) @ inputs
-        if not self.bias:
-            return core
-        return torch.cat([core, outputs.mT @ gradient[1].reshape(len(inputs), -1, 1)], 2)
+        return [core, outputs.mT @ gradient[1].reshape(len(inputs), -1, 1)] if self.bias else [core]
 
     def coefficients(self, gradient: Sequence[Tensor]) -> Tensor:
         """G_l g."""
-        return self.cores.flatten(1).to(gradient[0].dtype) @ self.inside(gradient).flatten()
+        core = torch.cat(self._core_of(gradient), 2)
+        return self.cores.flatten(1).to(gradient[0].dtype) @ core.flatten()
 
-    def _outside(self, core: Tensor) -> tuple[Tensor, Tensor, list[Tensor]]:
+    def coordinate_rows(self) -> Tensor:
+        """The coordinates of each tangent: its core, the weight's part before the bias's."""
+        k = self.input_basis.shape[2]
+        return torch.cat([self.cores[..., :k].flatten(1), self.cores[..., k:].flatten(1)], 1)
+
+    def coordinates(self, gradient: Sequence[Tensor]) -> list[Tensor]:
+        """The coordinates of a gradient's part in the two bases, as flat pieces."""
+        return [part.flatten() for part in self._core_of(gradient)]
+
+    def from_coordinates(self, flat: Tensor) -> list[Tensor]:
+        """The gradient with these coordinates."""
+        (k, r), groups = self.ranks, len(self.input_basis)
+        count = groups * r * k
+        left, right, bias = self._outside(flat[:count].view(groups, r, k), flat[count:].view(groups, r, -1))
+        return [(left @ right).view(self.shapes[0]), *bias]
+
+    def _outside(self, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor, list[Tensor]]:
         """Two matrices whose product is the weight's share of a core, and the bias's share."""
-        inputs, outputs = self._bases(core.dtype)
-        weight = core[:, :, : inputs.shape[2]]
-        bias = [(outputs @ core[:, :, -1:]).reshape(self.shapes[1])] if self.bias else []
+        inputs, outputs = self._bases(weight.dtype)
+        biases = [(outputs @ bias).reshape(self.shapes[1])] if self.bias else []
         if inputs.shape[2] <= outputs.shape[2]:
-            return outputs @ weight, inputs.mT, bias
-        return outputs, weight @ inputs.mT, bias
+            return outputs @ weight, inputs.mT, biases
+        return outputs, weight @ inputs.mT, biases
+
+    def _combined(self, weights: Tensor) -> tuple[Tensor, Tensor]:
+        """The weighted sum of the cores, the weight's part and the bias's."""
+        core = (weights @ self.cores.flatten(1).to(weights.dtype)).view(self.cores.shape[1:])
+        k = self.input_basis.shape[2]
+        return core[..., :k], core[..., k:]
 
     def combine(self, weights: Tensor) -> list[Tensor]:
         """G_l^T w."""
-        core = (weights @ self.cores.flatten(1).to(weights.dtype)).view(self.cores.shape[1:])
-        left, right, bias = self._outside(core)
+        left, right, bias = self._outside(*self._combined(weights))
         return [(left @ right).view(self.shapes[0]), *bias]
 
     def add_combination(self, weights: Tensor, targets: Sequence[Tensor], scale: float = 1.0) -> None:
@@ -111,9 +130,7 @@ class Compressed(Block):
         if not targets[0].is_contiguous():
             super().add_combination(weights, targets, scale)
             return
-        dtype = targets[0].dtype
-        core = weights.to(dtype) @ self.cores.flatten(1).to(dtype)
-        left, right, bias = self._outside(core.view(self.cores.shape[1:]))
+        left, right, bias = self._outside(*self._combined(weights.to(targets[0].dtype)))
         targets[0].view(len(left), left.shape[1], -1).baddbmm_(left, right, alpha=scale)
         for target, change in zip(targets[1:], bias, strict=True):
             target.add_(change, alpha=scale)

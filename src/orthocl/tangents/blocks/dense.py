@@ -192,7 +192,19 @@ class Dense(Block):
         vector = weights.new_zeros(self.parameters)
         for rows in slices(self.rows, self.parameters):
             vector.addmv_(self.vectors[rows].to(weights.dtype).t(), weights[rows])
-        pieces = torch.split(vector, [prod(shape) for shape in self.shapes])
+        return self.from_coordinates(vector)
+
+    def coordinate_rows(self) -> Tensor:
+        """The coordinates of each tangent: its weights."""
+        return self.vectors
+
+    def coordinates(self, gradient: Sequence[Tensor]) -> list[Tensor]:
+        """The coordinates of a gradient, as flat pieces."""
+        return [part.reshape(-1) for part in gradient]
+
+    def from_coordinates(self, flat: Tensor) -> list[Tensor]:
+        """The gradient with these coordinates."""
+        pieces = torch.split(flat, [prod(shape) for shape in self.shapes])
         return [piece.view(shape) for piece, shape in zip(pieces, self.shapes, strict=True)]
 
     def select(self, rows: Tensor) -> Dense:
