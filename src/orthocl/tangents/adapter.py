@@ -33,7 +33,7 @@ from orthocl.tangents.tangents import Tangents, norm
 
 # A float32 inverse of K is used while its rounding, eps x condition, stays under this.
 ROUNDING_OF_INVERSE = 1e-2
-# Steps after which alpha is merged and the weights are re-anchored, so that rounding cannot accumulate.
+# Steps after which alpha is merged, so that rounding cannot accumulate.
 ANCHOR_EVERY = 1000
 # Steps between two checks that all of the loss's gradient came through the adapted layers, and rows compared.
 CHECK_EVERY = 50
@@ -101,6 +101,7 @@ class Adapter:
         self.layers: list[AdapterLayer] = []
         self.direct: list[tuple[Block | OneOutputRows, list[nn.Parameter]]] = []
         self._steps = self._since_merge = 0
+        self._loaded = False  # whether weights were loaded since the last step
         self._anchor = list(anchor) if anchor is not None else [p.detach().clone() for p in self.parameters]
         self._inverse = SymmetricMatrix(self._inverse_matrix())
         if self._inverse.dtype == self.alpha.dtype:
@@ -138,8 +139,8 @@ class Adapter:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of memory besides those of the subspace: inverse, alpha, cached kernels."""
-        tensors = [self.alpha, self.gradient]
+        """Bytes of memory besides those of the subspace: inverse, alpha, starting weights, cached kernels."""
+        tensors = [self.alpha, self.gradient, *self._anchor]
         tensors += [] if self.velocity is None else [self.velocity]
         tensors += [block.deltas for block, _ in self.direct if isinstance(block, Factored)]
         own = sum(t.numel() * t.element_size() for t in tensors)
@@ -188,6 +189,7 @@ class Adapter:
         """Undo the protected part of the step that the optimizer has just taken, with the optimizer's settings."""
         if self.tangents is None:
             return
+        self._loaded = False
         self._since_merge += 1  # before the check: if it fails, `merge` still has this step to repair
         if self.checking:
             self._check()
@@ -313,9 +315,9 @@ class Adapter:
                     parameter.copy_(before)
 
     def before_loading(self) -> None:
-        """New weights are about to be loaded: what they have moved since the task began is projected at the next merge."""
+        """New weights are about to be loaded: they stay as they are until the next step, or until `remove`."""
         self.merge()
-        self._since_merge = 1
+        self._loaded = True
 
     @torch.no_grad()
     def continue_from(self, momentum: Sequence[Tensor]) -> None:
@@ -326,6 +328,7 @@ class Adapter:
 
     def remove(self) -> None:
         """Merge, and restore the model's own layers."""
+        self._since_merge += self._loaded  # what was loaded may lie in the protected span
         self.merge()
         for layer in self.layers:
             uninstall(layer.module)
