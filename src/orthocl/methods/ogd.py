@@ -102,7 +102,10 @@ class OGD(Method):
         self.compression(learner)  # an impossible share is rejected before anything is learnt
         self.watch.begin(learner)
         self.peak, self._projector = 0, None
-        if self.subspace is not None and self.subspace.rank and self._takes_the_adapter(learner):
+        takes = self._takes_the_adapter(
+            learner
+        )  # says so in the first task, where there is nothing to adapt yet
+        if takes and self.subspace is not None and self.subspace.rank:
             self._install_adapter(learner, self.subspace)
 
     def _takes_the_adapter(self, learner: Learner) -> bool:
