@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import runpy
 from dataclasses import dataclass
 from pathlib import Path
