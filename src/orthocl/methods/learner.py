@@ -99,7 +99,9 @@ class Learner(Certifiable):
         self._warned = self._warned_of_penalty = False
         self.dtype = self.protected[0].dtype
         self.guard = Guard(self.model, self.method.name, self.method.projects)
-        if self.every > 1 and any(method.soft or method.refreshes for method, _ in self.method.projectors(self)):
+        if self.every > 1 and any(
+            method.soft or method.refreshes for method, _ in self.method.projectors(self)
+        ):
             raise UnsupportedError(
                 f"every={self.every} is for methods whose projection may act on several steps at once, not for "
                 f"{self.method.name}: leave it at 1"
@@ -321,9 +323,9 @@ class Learner(Certifiable):
         if self._measures:
             self._before = [p.detach().clone() for p in self.protected]
 
-    def use_gradient(self) -> None:
-        """Second part of a step, between `loss.backward()` and the optimizer."""
-        if self._penalises:
+    def use_gradient(self, *, first: bool = True) -> None:
+        """Second part of a step, between `loss.backward()` and the optimizer: the first of several, or another."""
+        if self._penalises and first:
             self._check_penalised()
         if not (self._transforms or self._watches):
             return
