@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from copy import copy
@@ -99,7 +100,9 @@ class Learner(Certifiable):
         self._warned = self._warned_of_penalty = False
         self.dtype = self.protected[0].dtype
         self.guard = Guard(self.model, self.method.name, self.method.projects)
-        if self.every > 1 and any(method.soft or method.refreshes for method, _ in self.method.projectors(self)):
+        if self.every > 1 and any(
+            method.soft or method.refreshes for method, _ in self.method.projectors(self)
+        ):
             raise UnsupportedError(
                 f"every={self.every} is for methods whose projection may act on several steps at once, not for "
                 f"{self.method.name}: leave it at 1"
@@ -153,6 +156,10 @@ class Learner(Certifiable):
                 self.method.end_task(self)
             self.tasks_done += 1
         except BaseException:
+            if (
+                sys.is_finalizing()
+            ):  # the program ends inside the task: nobody is left to restore anything for
+                raise
             self.method.load_state_dict(before, self)
             self.generator.set_state(random)
             raise

@@ -313,7 +313,7 @@ class Adapter:
                     parameter.copy_(before)
 
     def before_loading(self) -> None:
-        """New weights are about to be loaded: what they have moved since the task began is projected at the next merge."""
+        """New weights are about to be loaded: the next merge projects what they have moved since the task began."""
         self.merge()
         self._since_merge = 1
 
