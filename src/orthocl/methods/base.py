@@ -50,11 +50,6 @@ class Method(Declarations):
 
     name: ClassVar[str] = ""
     projects: ClassVar[bool] = False
-    quick_steps: ClassVar[bool] = False
-    """Whether the loop may take the steps of a multilayer perceptron without calling its modules, bit for bit the same.
-
-    Each class declares it for itself: a subclass may need to see what its parent does not.
-    """
     first_task_is_sgd: ClassVar[bool] = True
     """Whether the method is plain training as long as there is nothing to protect."""
     uses_step: ClassVar[bool] = True

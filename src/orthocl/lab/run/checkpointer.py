@@ -43,10 +43,9 @@ class Checkpointer(Observer):
         options: RunOptions,
         stop: Callable[[], bool],
         claim: Claim,
-        together: int,
     ):
         self.store, self.run = store, run
-        self.options, self.stop, self.claim, self.together = options, stop, claim, together
+        self.options, self.stop, self.claim = options, stop, claim
         self.spent = 0.0
         self.clock = self.saved = time.perf_counter()
         self.curve_points = 0
@@ -60,7 +59,7 @@ class Checkpointer(Observer):
 
     def finished(self, progress: Progress) -> Progress:
         """The progress with the total time in it."""
-        progress.seconds["total"] = self.spent + (time.perf_counter() - self.clock) / self.together
+        progress.seconds["total"] = self.spent + time.perf_counter() - self.clock
         return progress
 
     def on_start(self, learner: Learner, stream: Stream, progress: Progress) -> None:
