@@ -1,10 +1,9 @@
 """Speed and memory of OGD's projection: factors and tangent adapter against the published dense algorithm.
 
 All times are medians, in milliseconds of CPU time of the one thread used (so that other work on the machine counts as
-little as possible), of steps taken in turn within one run: read the ratios. "dense" is
-the published algorithm: an orthonormal p x m basis of explicit gradients and two passes over it at every step. "sgd" is
-the step of `torch.optim.SGD` after autograd's backward pass, which "dense", "project" and "adapter" take too, as users'
-own loops do.
+little as possible), of steps taken in turn within one run: read the ratios. "dense" is the published algorithm: an
+orthonormal p x m basis of explicit gradients and two passes over it at every step. "sgd" is the step of
+`torch.optim.SGD` after autograd's backward pass, which "dense", "project" and "adapter" take too.
 
     python benchmarks/projection.py                  targets: about 5 minutes, up to 12 GB
     python benchmarks/projection.py --growth         cost against m and against width

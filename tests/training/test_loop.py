@@ -1,6 +1,7 @@
 """The loop against a hand-written one, its curves, its errors, and its resumption."""
 
 import math
+import time
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from orthocl.errors import SettingsError, StoreError, TrainingError
 from orthocl.methods import METHODS, OGD, SGD, OGDPlus, StableSGD, make_method
 from orthocl.metrics import AccuracyMatrix, compute
 from orthocl.nets import MLP
-from orthocl.streams import from_arrays, make
+from orthocl.streams import TensorSplit, from_arrays, make
 from orthocl.tangents.adapter_layer import AdapterLayer
 from orthocl.training import Observer, Progress, TrainSettings, attach, evaluate, train
 from orthocl.training.checkpoint import load_checkpoint, save_checkpoint
@@ -125,6 +126,39 @@ def test_curves_do_not_change_a_run_and_do_not_pay_for_the_adapter(monkeypatch):
 def test_a_loss_that_is_not_finite_stops_the_run_and_says_where():
     with pytest.raises(TrainingError, match=r"task 1 .* at step \d+ with learning rate 1e\+30"):
         train(learner(lr=1e30), stream(), TrainSettings(learning_rate=1e30, batch_size=4))
+
+
+def test_no_step_is_taken_on_a_loss_that_is_not_finite():
+    one = learner()
+    with torch.no_grad():
+        one.model[3].bias[0] = math.nan
+    before = one.model[0].weight.detach().clone()
+    with pytest.raises(TrainingError, match=r"the loss became nan on task 1 .* at step 1 "):
+        train(one, stream(), TrainSettings(learning_rate=0.1, batch_size=4))
+    assert torch.equal(one.model[0].weight, before)
+
+
+def test_time_is_counted_by_activity_and_the_data_are_fetched_once_per_task(monkeypatch):
+    class Slow(SGD):
+        def end_task(self, learner):
+            time.sleep(0.05)
+
+    fetched = []
+    samples = TensorSplit.samples
+    monkeypatch.setattr(
+        TensorSplit, "samples", lambda self, *index: (fetched.append(index), samples(self, *index))[1]
+    )
+    monkeypatch.setattr(
+        "orthocl.training.loop.evaluate", lambda model, stream: (time.sleep(0.05), [0.0] * len(stream))[1]
+    )
+    start = time.perf_counter()
+    settings = TrainSettings(epochs=2, batch_size=4, evaluate_every=2)
+    seconds = train(learner(Slow()), stream(), settings).seconds
+    whole = time.perf_counter() - start
+    assert seconds["remember"] >= 2 * 0.05
+    assert seconds["evaluate"] >= (3 + 2 * 3) * 0.05
+    assert 0 < seconds["train"] <= whole - 11 * 0.05  # without the evaluations in the middle of a task
+    assert fetched.count(()) == 2
 
 
 def test_the_order_of_samples_depends_on_the_seed_only():
