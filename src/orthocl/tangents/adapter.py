@@ -98,6 +98,9 @@ class Adapter:
         self.velocity: Tensor | None = None
         self.batch_index: Tensor | None = None
         self.idle = False
+        self.raw: dict[
+            int, Tensor
+        ] = {}  # weights without the adapter's share, while the layers hold whole ones
         self.layers: list[AdapterLayer] = []
         self.direct: list[tuple[Block | OneOutputRows, list[nn.Parameter]]] = []
         self._steps = self._since_merge = 0
@@ -300,6 +303,7 @@ class Adapter:
             return
         own = [parameter for layer in self.layers for parameter in self._own(layer)]
         raw = [parameter.detach().clone() for parameter in own]
+        self.raw = {id(parameter): before for parameter, before in zip(own, raw, strict=True)}
         self.idle = True
         try:
             with torch.no_grad():
@@ -307,7 +311,7 @@ class Adapter:
                     layer.block.add_combination(self.alpha, self._own(layer))
             yield
         finally:
-            self.idle = False
+            self.idle, self.raw = False, {}
             with torch.no_grad():
                 for parameter, before in zip(own, raw, strict=True):
                     parameter.copy_(before)
@@ -358,11 +362,21 @@ class Adapter:
 @contextmanager
 def complete_weights(model: nn.Module) -> Iterator[None]:
     """A `with` block in which the layers of a model compute plainly, whatever adapters it carries: see `complete`."""
-    carried = (module.__dict__.get("tangent_adapter") for module in model.modules())
     with ExitStack() as stack:
-        for adapter in {id(one): one for one in carried if one is not None}.values():
+        for adapter in _adapters_on(model):
             stack.enter_context(adapter.complete())
         yield
+
+
+def raw_weights(model: nn.Module) -> dict[str, Tensor]:
+    """The parameters as the optimizer moves them, without the share that adapters keep: for checkpoints."""
+    raw = {key: tensor for adapter in _adapters_on(model) for key, tensor in adapter.raw.items()}
+    return {name: raw.get(id(parameter), parameter) for name, parameter in model.named_parameters()}
+
+
+def _adapters_on(model: nn.Module) -> list[Adapter]:
+    carried = (module.__dict__.get("tangent_adapter") for module in model.modules())
+    return list({id(one): one for one in carried if one is not None}.values())
 
 
 def _gradient(parameter: Tensor) -> Tensor:
