@@ -1,11 +1,9 @@
 """Speed and memory of OGD's projection: factors and tangent adapter against the published dense algorithm.
 
 All times are medians, in milliseconds of CPU time of the one thread used (so that other work on the machine counts as
-little as possible), of steps taken in turn within one run: read the ratios. "dense" is
-the published algorithm: an orthonormal p x m basis of explicit gradients and two passes over it at every step. "sgd" is
-the step of `torch.optim.SGD` after autograd's backward pass, which "dense", "project" and "adapter" take too, as users'
-own loops do; "runner" is the same adapter in the steps that the runner takes on a multilayer perceptron, without
-autograd (`training/mlp_steps.py`), and "sgd, runner" plain SGD in such steps.
+little as possible), of steps taken in turn within one run: read the ratios. "dense" is the published algorithm: an
+orthonormal p x m basis of explicit gradients and two passes over it at every step. "sgd" is the step of
+`torch.optim.SGD` after autograd's backward pass, which "dense", "project" and "adapter" take too.
 
     python benchmarks/projection.py                  targets: about 5 minutes, up to 12 GB
     python benchmarks/projection.py --growth         cost against m and against width
@@ -26,7 +24,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
-from unittest import mock
 
 import torch
 from rich.console import Console
@@ -36,14 +33,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from orthocl.formatting import size_text
-from orthocl.methods import OGD, SGD, Learner, Method
 from orthocl.nets import MLP, LeNet
-from orthocl.streams.arrays import TensorSplit
 from orthocl.tangents import Adapter, Subspace, collect
 from orthocl.tangents.memory_plan import available_bytes
-from orthocl.training import attach
-from orthocl.training.mlp_steps import MLPStepper
-from orthocl.training.quick_conditions import linear_layers
 
 BATCH, TASK_SAMPLES, CACHED_SAMPLES = 32, 60_000, 4_000
 console = Console(width=110)
@@ -128,13 +120,6 @@ def steps(setting: Setting, basis: Tensor | None) -> tuple[dict[str, Callable[[]
     ]
     adapters: dict[str, Adapter] = {}
     found: dict[str, Callable[[], None]] = {}
-    if linear_layers(setting.model):
-        found["sgd, runner"], _ = _runner_step(setting, SGD())
-        for way, scratch in (("runner", None), ("runner, cached in a file", tempfile.gettempdir())):
-            method = OGD(memory_per_task=0)
-            method.subspace = setting.subspace
-            found[way], learner = _runner_step(setting, method, scratch)
-            adapters[way] = learner.method.adapter
     for way in ways:
         model = copy.deepcopy(setting.model)
         if way.startswith("adapter"):
@@ -182,30 +167,6 @@ def _step(
 
     step.times = []
     return step
-
-
-def _runner_step(
-    setting: Setting, method: Method, scratch: str | None = None
-) -> tuple[Callable[[], None], Learner]:
-    """A step as the runner takes it."""
-    model = copy.deepcopy(setting.model)
-    learner = attach(method, model, torch.optim.SGD(model.parameters(), lr=1e-3))
-    learner.batch_size = BATCH
-    data = setting.data, setting.labels
-    task = learner.learning(TensorSplit(setting.data, setting.labels))
-    with mock.patch.dict(os.environ, {"ORTHOCL_SCRATCH": scratch or ""}):
-        task.__enter__()
-    steps = MLPStepper([learner], [data])
-
-    def step() -> None:
-        index = torch.randint(0, setting.samples, (BATCH,))
-        start = time.thread_time()
-        steps.backward([index])
-        steps.step()
-        step.times.append(1e3 * (time.thread_time() - start))
-
-    step.times, step.task = [], task  # which is never left
-    return step, learner
 
 
 def measure(
@@ -358,7 +319,6 @@ def plot(result: dict[str, object], folder: Path) -> None:
         "project": ("factors, projected", "tab:orange", "-"),
         "adapter": ("adapter", "tab:blue", "-"),
         "adapter, cached": ("adapter, cached inputs", "tab:green", "-"),
-        "runner": ("the same in the runner", "tab:purple", "-"),
     }
     for column, (key, label) in enumerate(
         (("m", "remembered samples m"), ("width", "hidden width (m = 1,500)"))
@@ -372,7 +332,7 @@ def plot(result: dict[str, object], folder: Path) -> None:
                 (row[key], (row["dense"] if way == "dense" else row["bytes"].get(way, 0)) / 1e6)
                 for row in rows
             ]
-            if way not in ("sgd", "runner"):
+            if way != "sgd":
                 axes[1, column].loglog(*zip(*[s for s in stored if s[1]], strict=True), **style)
         axes[1, column].set_xlabel(label)
     axes[0, 0].set_ylabel("ms a step")

@@ -25,8 +25,7 @@ from orthocl.methods import make_method
 from orthocl.nets import MLP
 from orthocl.streams import Task, TensorSplit
 from orthocl.training import Progress, TrainSettings, attach
-from orthocl.training.loop import Member, train_task
-from orthocl.training.steppers import StepperChoice
+from orthocl.training.loop import Training
 
 BATCH, SAMPLES, TASKS = 32, 3200, 5
 LIMITS = {"sgd": 1.2, "ewc": 2.5, "si": 2.5, "mas": 2.5, "a-gem": 1.3, "a-gem-nt": 1.3}
@@ -79,9 +78,9 @@ def with_method(name: str) -> Callable[[], float]:
     task = Task(TASKS + 1, "next", split, split)
 
     def block() -> float:
-        progress = Progress(losses=[[]] * TASKS)
+        progress = Progress(losses=[[]] * TASKS, order_seed=0)
         with contextlib.suppress(Finished), learner.learning(task):
-            train_task([Member(learner, [], 0, progress)], settings, StepperChoice(quick=False))  # type: ignore
+            Training(learner, [], settings, progress).take_steps()  # type: ignore
             raise Finished  # so that the task is not remembered and every turn is the same
         return progress.seconds["train"]
 

@@ -92,7 +92,7 @@ def test_a_node_that_does_not_see_the_store_says_so(ray_cluster, tmp_path: Path)
     ray.init(address=ray_cluster.address, log_to_driver=False, logging_level="ERROR")
     try:
         mailbox = ray.remote(num_cpus=0)(Mailbox).remote()
-        job = packed(Job({"x": RUN}, Store("/not/shared"), RunOptions()))
+        job = packed(Job("x", RUN, Store("/not/shared"), RunOptions()))
         more = {"mark": "/not/shared/.seen-1", "patience": 0.0}
         task = ray.remote(remote_run).remote(job | more, mailbox)
         report, files = ray.get(task, timeout=60)

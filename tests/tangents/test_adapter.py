@@ -583,7 +583,7 @@ def step_once(problem, adapter):
 
 
 def test_weights_loaded_at_the_end_of_a_task_do_not_leak(make_problem):
-    """They are saved again as they were loaded; without a further step the end takes out what lies in the span."""
+    """Without a further step, and with all layers loaded before anything is taken out."""
     problem = make_problem("mlp")
     start = [p.detach().clone() for p in problem.model.parameters()]
     adapter = Adapter(problem.model, fill(problem), problem.parameters, batch_size=1)
@@ -591,8 +591,6 @@ def test_weights_loaded_at_the_end_of_a_task_do_not_leak(make_problem):
     torch.manual_seed(11)
     other = MLP((6,), (9, 8), 3).double()
     problem.model.load_state_dict(other.state_dict())
-    for one, loaded in zip(problem.model.state_dict().values(), other.state_dict().values(), strict=True):
-        assert torch.equal(one, loaded)
     adapter.remove()
     moved = [p.detach() - q for p, q in zip(problem.model.parameters(), start, strict=True)]
     loaded = [p.detach() - q for p, q in zip(other.parameters(), start, strict=True)]

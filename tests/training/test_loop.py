@@ -1,6 +1,7 @@
 """The loop against a hand-written one, its curves, its errors, and its resumption."""
 
 import math
+import time
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from orthocl.errors import SettingsError, StoreError, TrainingError
 from orthocl.methods import METHODS, OGD, SGD, OGDPlus, StableSGD, make_method
 from orthocl.metrics import AccuracyMatrix, compute
 from orthocl.nets import MLP
-from orthocl.streams import from_arrays, make
+from orthocl.streams import TensorSplit, from_arrays, make
 from orthocl.tangents.adapter_layer import AdapterLayer
 from orthocl.training import Observer, Progress, TrainSettings, attach, evaluate, train
 from orthocl.training.checkpoint import load_checkpoint, save_checkpoint
@@ -91,15 +92,14 @@ def test_curves_every_k_steps():
     assert progress.curves[5]["accuracies"] == progress.accuracies[2]
 
 
-@pytest.mark.parametrize("quick", [True, False])
-def test_curves_do_not_change_a_run_and_do_not_pay_for_the_adapter(monkeypatch, quick):
+def test_curves_do_not_change_a_run_and_do_not_pay_for_the_adapter(monkeypatch):
     """Evaluations in the middle of a task use plain layers: only the batches of training meet the adapter."""
     met = []
     kernel = AdapterLayer.kernel
 
-    def noted(self, x, out=None):
+    def noted(self, x):
         met.append(len(x))
-        return kernel(self, x, out)
+        return kernel(self, x)
 
     monkeypatch.setattr(AdapterLayer, "kernel", noted)
     tasks = make("permuted-mnist-mini", tasks=2, train_size=60, test_size=40)
@@ -111,7 +111,7 @@ def test_curves_do_not_change_a_run_and_do_not_pay_for_the_adapter(monkeypatch, 
         one = attach(method, model, torch.optim.SGD(model.parameters(), lr=0.05))
         met.clear()
         settings = TrainSettings(epochs=2, batch_size=13, learning_rate=0.05, evaluate_every=every)
-        progress = train(one, tasks, settings, seed=1, quick=quick)
+        progress = train(one, tasks, settings, seed=1)
         return progress, [p.detach().clone() for p in model.parameters()], list(met)
 
     (plain, weights, batches), (watched, same, also) = run(None), run(3)
@@ -126,6 +126,39 @@ def test_curves_do_not_change_a_run_and_do_not_pay_for_the_adapter(monkeypatch, 
 def test_a_loss_that_is_not_finite_stops_the_run_and_says_where():
     with pytest.raises(TrainingError, match=r"task 1 .* at step \d+ with learning rate 1e\+30"):
         train(learner(lr=1e30), stream(), TrainSettings(learning_rate=1e30, batch_size=4))
+
+
+def test_no_step_is_taken_on_a_loss_that_is_not_finite():
+    one = learner()
+    with torch.no_grad():
+        one.model[3].bias[0] = math.nan
+    before = one.model[0].weight.detach().clone()
+    with pytest.raises(TrainingError, match=r"the loss became nan on task 1 .* at step 1 "):
+        train(one, stream(), TrainSettings(learning_rate=0.1, batch_size=4))
+    assert torch.equal(one.model[0].weight, before)
+
+
+def test_time_is_counted_by_activity_and_the_data_are_fetched_once_per_task(monkeypatch):
+    class Slow(SGD):
+        def end_task(self, learner):
+            time.sleep(0.05)
+
+    fetched = []
+    samples = TensorSplit.samples
+    monkeypatch.setattr(
+        TensorSplit, "samples", lambda self, *index: (fetched.append(index), samples(self, *index))[1]
+    )
+    monkeypatch.setattr(
+        "orthocl.training.loop.evaluate", lambda model, stream: (time.sleep(0.05), [0.0] * len(stream))[1]
+    )
+    start = time.perf_counter()
+    settings = TrainSettings(epochs=2, batch_size=4, evaluate_every=2)
+    seconds = train(learner(Slow()), stream(), settings).seconds
+    whole = time.perf_counter() - start
+    assert seconds["remember"] >= 2 * 0.05
+    assert seconds["evaluate"] >= (3 + 2 * 3) * 0.05
+    assert 0 < seconds["train"] <= whole - 11 * 0.05  # without the evaluations in the middle of a task
+    assert fetched.count(()) == 2
 
 
 def test_the_order_of_samples_depends_on_the_seed_only():
@@ -276,3 +309,41 @@ def test_ogd_plus_forgets_less_than_sgd_on_real_digits():
         ends[method.name] = AccuracyMatrix.from_rows(progress.accuracies)
     assert compute("aac", ends["ogd+"]) > compute("aac", ends["sgd"]) + 0.02
     assert compute("forgetting", ends["ogd+"]) < compute("forgetting", ends["sgd"])
+
+
+def test_an_observer_reads_whole_weights_and_leaves_no_trace():
+    """What an observer reads is complete, although the adapter keeps a part of it, and the run stays the same."""
+
+    class Reader(Observer):
+        def __init__(self):
+            self.gaps, self.leaks = [], []
+
+        def on_step(self, learner, progress, loss):
+            if progress.task == 1 or learner.method.adapter is None:
+                return
+            kept = {name: p.detach().clone() for name, p in learner.model.named_parameters()}
+            inputs = torch.linspace(-1, 1, 64).repeat(5, 1)
+            plain = MLP((64,), (64,), 3)
+            plain.load_state_dict(kept)
+            self.gaps.append(float((plain(inputs) - learner.model(inputs)).detach().abs().max()))
+            moved = [kept[name] - learner.started_from[name] for name in learner.parameters]
+            self.leaks.append(learner.method.subspace.leak(moved))
+
+    ends, reader = [], Reader()
+    for observers in ((), (reader,)):
+        generator = torch.Generator().manual_seed(0)
+        arrays = [
+            (torch.randn(40, 64, generator=generator), torch.randint(3, (40,), generator=generator)) * 2
+            for _ in range(2)
+        ]
+        torch.manual_seed(0)
+        model = MLP((64,), (64,), 3)
+        learner = attach(OGD(memory_per_task=10), model, torch.optim.SGD(model.parameters(), lr=0.1), seed=0)
+        train(
+            learner, from_arrays(arrays), TrainSettings(epochs=2, batch_size=8), seed=0, observers=observers
+        )
+        ends.append(torch.cat([p.detach().flatten() for p in model.parameters()]))
+    assert torch.equal(*ends)
+    assert len(reader.gaps) == 10
+    assert max(reader.gaps) == 0
+    assert max(reader.leaks) < 1e-5

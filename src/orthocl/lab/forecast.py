@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from statistics import median, quantiles
-from typing import Literal, TypeVar
+from typing import ClassVar, Literal, TypeVar
 
 import torch
 from torch import Tensor
@@ -221,6 +221,8 @@ class Stopwatch(Observer):
     `first_test` is the time of testing the untrained network, `steps` are the times of the steps of each task, and
     `last_task` is the time of the latest task, with its test.
     """
+
+    reads_weights: ClassVar[bool] = False
 
     def __init__(self) -> None:
         self._last = cpu_clock()

@@ -95,7 +95,11 @@ class AdapterOGD(Method):
 
     def inside(self, learner: Learner, displacement: Gradient) -> Gradient:
         """The part that would change remembered outputs."""
-        return super().inside(learner, displacement) if self._subspace is None else self._subspace.inside(displacement)
+        return (
+            super().inside(learner, displacement)
+            if self._subspace is None
+            else self._subspace.inside(displacement)
+        )
 
     def after_step(self, learner: Learner, gradient: Gradient, step: Gradient) -> None:
         """Derive the directions again, where the adapter has moved."""

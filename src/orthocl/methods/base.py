@@ -56,11 +56,6 @@ class Method(Declarations):
     """Whether `inside` may not act twice on the same displacement: it is then given the last step only."""
     refreshes: ClassVar[bool] = False
     """Whether what `inside` protects changes during a task, which must then not skip a step."""
-    quick_steps: ClassVar[bool] = False
-    """Whether the loop may take the steps of a multilayer perceptron without calling its modules, bit for bit the same.
-
-    Each class declares it for itself: a subclass may need to see what its parent does not.
-    """
     first_task_is_sgd: ClassVar[bool] = True
     """Whether the method is plain training as long as there is nothing to protect."""
     uses_step: ClassVar[bool] = True

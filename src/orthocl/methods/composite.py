@@ -92,7 +92,9 @@ class Composite(Method):
     def projectors(self, learner: Learner) -> Sequence[tuple[Method, Learner]]:
         """Those of all members."""
         return [
-            pair for key, method in self.members.items() for pair in method.projectors(self.view(learner, key))
+            pair
+            for key, method in self.members.items()
+            for pair in method.projectors(self.view(learner, key))
         ]
 
     def after_step(self, learner: Learner, gradient: Gradient, step: Gradient) -> None:

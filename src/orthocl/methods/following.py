@@ -24,7 +24,9 @@ def follow_growth(learner: Learner) -> None:
     if learner.find_protected is not None and not (same and named.keys() <= learner.guard.known):
         present, known = learner.find_protected(), learner.guard.known
         grown = _grown_parameters(learner.model, learner.parameters, present, known)
-        trained = {id(p) for each in learner.optimizers for group in each.param_groups for p in group["params"]}
+        trained = {
+            id(p) for each in learner.optimizers for group in each.param_groups for p in group["params"]
+        }
         _check_in_optimizer(grown, learner.parameters, trained)
         if grown:
             _grow(learner, {name: tuple(p.shape) for name, p in learner.parameters.items()}, grown)
@@ -69,7 +71,9 @@ def restore(learner: Learner, state: dict[str, Any]) -> None:
         like = next(iter(learner.parameters.values()))
         learner.started_from = {name: at.to(like.device) for name, at in task["start"].items()}
         moved = {name: at.to(like.device) for name, at in task["anchor"].items()}
-        learner.anchor = {n: at for n, at in (learner.started_from | moved).items() if n in learner.parameters}
+        learner.anchor = {
+            n: at for n, at in (learner.started_from | moved).items() if n in learner.parameters
+        }
         learner.latest_task, learner.unprojected = task["number"], task["unprojected"]
 
 

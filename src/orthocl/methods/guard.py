@@ -96,7 +96,8 @@ class Guard:
         rates = [group["lr"] for group in groups if not isinstance(group["lr"], Tensor)]
         if all(rates) or not any(rates):
             return
-        still = {id(p) for group in groups if not isinstance(group["lr"], Tensor) and not group["lr"] for p in group["params"]}
+        resting = [group for group in groups if not isinstance(group["lr"], Tensor) and not group["lr"]]
+        still = {id(p) for group in resting for p in group["params"]}
         names = [name for name, p in parameters.items() if id(p) in still]
         if names and len(names) < len(parameters):
             raise TrainingError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from copy import copy
@@ -155,6 +156,10 @@ class Learner(Certifiable):
                 self.method.end_task(self)
             self.tasks_done += 1
         except BaseException:
+            if (
+                sys.is_finalizing()
+            ):  # the program ends inside the task: nobody is left to restore anything for
+                raise
             self.method.load_state_dict(before, self)
             self.generator.set_state(random)
             raise

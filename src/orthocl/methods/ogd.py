@@ -67,7 +67,6 @@ class OGD(Method):
 
     name: ClassVar[str] = "ogd"
     projects: ClassVar[bool] = True
-    quick_steps: ClassVar[bool] = True
     uses_step: ClassVar[bool] = False
 
     memory_per_task: int = 100

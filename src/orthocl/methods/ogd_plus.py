@@ -29,7 +29,6 @@ class OGDPlus(OGD):
     """
 
     name: ClassVar[str] = "ogd+"
-    quick_steps: ClassVar[bool] = True
 
     refresh: Literal["replace", "append"] = "replace"
     memory_total: int | None = None

@@ -28,7 +28,6 @@ class PCAOGD(OGD):
     """
 
     name: ClassVar[str] = "pca-ogd"
-    quick_steps: ClassVar[bool] = True
 
     components: int = 50
     minimum: ClassVar[Mapping[str, float]] = {**OGD.minimum, "components": 1}

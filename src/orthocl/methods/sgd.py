@@ -16,4 +16,3 @@ class SGD(Method):
     """
 
     name: ClassVar[str] = "sgd"
-    quick_steps: ClassVar[bool] = True

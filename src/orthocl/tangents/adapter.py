@@ -98,10 +98,12 @@ class Adapter:
         self.velocity: Tensor | None = None
         self.batch_index: Tensor | None = None
         self.idle = False
+        # Weights without the adapter's share, while the layers hold whole ones.
+        self.raw: dict[int, Tensor] = {}
         self.layers: list[AdapterLayer] = []
         self.direct: list[tuple[Block | OneOutputRows, list[nn.Parameter]]] = []
         self._steps = self._since_merge = 0
-        self._loaded = False  # whether weights were loaded since the last step
+        self._loaded = False  # whether weights were loaded since the last step or merge
         self._anchor = list(anchor) if anchor is not None else [p.detach().clone() for p in self.parameters]
         self._inverse = SymmetricMatrix(self._inverse_matrix())
         if self._inverse.dtype == self.alpha.dtype:
@@ -262,7 +264,7 @@ class Adapter:
         for layer in self.layers:
             layer.block.add_combination(self.alpha, self._own(layer))
         self.alpha.zero_()
-        self._since_merge = 0
+        self._loaded, self._since_merge = False, 0
         displacement = [
             now.double() - then.double() for now, then in zip(self.parameters, self._anchor, strict=True)
         ]
@@ -302,6 +304,7 @@ class Adapter:
             return
         own = [parameter for layer in self.layers for parameter in self._own(layer)]
         raw = [parameter.detach().clone() for parameter in own]
+        self.raw = {id(parameter): before for parameter, before in zip(own, raw, strict=True)}
         self.idle = True
         try:
             with torch.no_grad():
@@ -309,15 +312,16 @@ class Adapter:
                     layer.block.add_combination(self.alpha, self._own(layer))
             yield
         finally:
-            self.idle = False
+            self.idle, self.raw = False, {}
             with torch.no_grad():
                 for parameter, before in zip(own, raw, strict=True):
                     parameter.copy_(before)
 
     def before_loading(self) -> None:
-        """New weights are about to be loaded: they stay as they are until the next step, or until `remove`."""
-        self.merge()
-        self._loaded = True
+        """New weights are about to be loaded: the next merge projects what they have moved since the task began."""
+        if not self._loaded:  # each layer says so for itself, and half a model is nothing to project
+            self.merge()
+        self._loaded, self._since_merge = True, 1
 
     @torch.no_grad()
     def continue_from(self, momentum: Sequence[Tensor]) -> None:
@@ -328,7 +332,6 @@ class Adapter:
 
     def remove(self) -> None:
         """Merge, and restore the model's own layers."""
-        self._since_merge += self._loaded  # what was loaded may lie in the protected span
         self.merge()
         for layer in self.layers:
             uninstall(layer.module)
@@ -361,11 +364,21 @@ class Adapter:
 @contextmanager
 def complete_weights(model: nn.Module) -> Iterator[None]:
     """A `with` block in which the layers of a model compute plainly, whatever adapters it carries: see `complete`."""
-    carried = (module.__dict__.get("tangent_adapter") for module in model.modules())
     with ExitStack() as stack:
-        for adapter in {id(one): one for one in carried if one is not None}.values():
+        for adapter in _adapters_on(model):
             stack.enter_context(adapter.complete())
         yield
+
+
+def raw_weights(model: nn.Module) -> dict[str, Tensor]:
+    """The parameters as the optimizer moves them, without the share that adapters keep: for checkpoints."""
+    raw = {key: tensor for adapter in _adapters_on(model) for key, tensor in adapter.raw.items()}
+    return {name: raw.get(id(parameter), parameter) for name, parameter in model.named_parameters()}
+
+
+def _adapters_on(model: nn.Module) -> list[Adapter]:
+    carried = (module.__dict__.get("tangent_adapter") for module in model.modules())
+    return list({id(one): one for one in carried if one is not None}.values())
 
 
 def _gradient(parameter: Tensor) -> Tensor:

@@ -46,21 +46,21 @@ class AdapterLayer:
             return self._views
         return _views(self.block.inputs.to(self.dtype), self.block.deltas.to(self.dtype))
 
-    def kernel(self, x: Tensor, out: Tensor | None = None) -> Tensor:
+    def kernel(self, x: Tensor) -> Tensor:
         """S = x A^T + 1, looked up if this layer's inputs were cached and the batch is known."""
         index = self.adapter.batch_index
         if self.cache is not None and index is not None:
             self.adapter.batch_index = None
-            return self._cached(x, index, out)
+            return self._cached(x, index)
         inputs_t = self.factors[1]
         if self.block.bias:
-            return torch.addmm(self._one, x, inputs_t, out=out)
-        return torch.mm(x, inputs_t, out=out)
+            return torch.addmm(self._one, x, inputs_t)
+        return torch.mm(x, inputs_t)
 
-    def _cached(self, x: Tensor, index: Tensor, out: Tensor | None) -> Tensor:
+    def _cached(self, x: Tensor, index: Tensor) -> Tensor:
         if self.cache is None or len(index) != len(x):
             raise TrainingError(f"the batch has {len(x)} samples, but `batch_index` names {len(index)}")
-        kernel = torch.index_select(self.cache, 0, index, out=out)
+        kernel = torch.index_select(self.cache, 0, index)
         if not self.adapter.checking:
             return kernel
         # One entry is recomputed: enough to notice augmented inputs or the index of another batch.
@@ -72,38 +72,32 @@ class AdapterLayer:
             )
         return kernel
 
-    def add_outputs(self, z: Tensor, kernel: Tensor, scratch: Tensor | None = None) -> None:
+    def add_outputs(self, z: Tensor, kernel: Tensor) -> None:
         """Z += (S * alpha) D, where z = x W^T + b.
 
         Args:
             z: outputs of the plain layer, changed in place.
             kernel: S.
-            scratch: a tensor like S that may be overwritten, to avoid allocating one.
         """
         alpha, deltas = self.adapter.alpha, self.factors[2]
         if self.block.source is None:
-            z.addmm_(torch.mul(kernel, alpha, out=scratch), deltas)
+            z.addmm_(kernel * alpha, deltas)
         else:
             z.addmm_(kernel, self.grouped(alpha, deltas))
 
-    def add_gradients(
-        self, dz: Tensor, kernel: Tensor, alpha: Tensor, dx: Tensor | None, scratch: Tensor | None = None
-    ) -> None:
+    def add_gradients(self, dz: Tensor, kernel: Tensor, alpha: Tensor, dx: Tensor | None) -> None:
         """dL/dalpha += sum over the batch of S * E, and dx += (E * alpha) A, where dx = dz W.
 
         Args:
             dz: derivatives by the outputs.
-            kernel: S; with `scratch`, it is overwritten.
+            kernel: S.
             alpha: as it was in the forward pass.
             dx: derivatives of the plain layer by its inputs, changed in place; None if they are not needed.
-            scratch: as in `add_outputs`.
         """
         inputs, _, deltas, deltas_t = self.factors
         if self.block.source is None:
-            errors = torch.mm(dz, deltas_t, out=scratch)
-            self.adapter.gradient.add_(
-                torch.mul(kernel, errors, out=None if scratch is None else kernel).sum(0)
-            )
+            errors = torch.mm(dz, deltas_t)
+            self.adapter.gradient.add_((kernel * errors).sum(0))
             if dx is not None:
                 dx.addmm_(errors.mul_(alpha), inputs)
         else:
@@ -205,14 +199,6 @@ def install(adapter: Adapter, module: nn.Linear, block: Factored) -> AdapterLaye
     layer = AdapterLayer(adapter, module, block)
     module.__class__ = AdaptedLinear
     module.__dict__.update(tangent_adapter=adapter, tangent_layer=layer)
-    return layer
-
-
-def active_layer(module: nn.Linear) -> AdapterLayer | None:
-    """The adapter's part of a layer that is about to compute, or None if the layer computes plainly."""
-    layer: AdapterLayer | None = module.__dict__.get("tangent_layer")
-    if layer is None or layer.adapter.idle:
-        return None
     return layer
 
 

@@ -54,5 +54,7 @@ def drift(stored: Tangents, current: Tangents, subspace: Subspace) -> Drift:
     return Drift(
         cosine=float((both / (before * now).sqrt().clamp(min=tiny)).mean()),
         relative_norm=float((now / before.clamp(min=tiny)).sqrt().mean()),
-        outside=float((1 - subspace.squares_inside(current) / now.clamp(min=tiny)).clamp(min=0).sqrt().mean()),
+        outside=float(
+            (1 - subspace.squares_inside(current) / now.clamp(min=tiny)).clamp(min=0).sqrt().mean()
+        ),
     )

@@ -68,7 +68,9 @@ class Projector:
         """The part of a displacement inside the subspace, one tensor per protected parameter."""
         total: Tensor | None = None
         if self._basis is not None:
-            pieces = [part for block in self._folded for part in block.coordinates(self._share(vectors, block))]
+            pieces = [
+                part for block in self._folded for part in block.coordinates(self._share(vectors, block))
+            ]
             total = self._basis @ torch.cat([piece.to(self._basis.device) for piece in pieces])
         if self._whitening is not None:
             found = [block.coefficients(self._share(vectors, block)) for block in self._unfolded]

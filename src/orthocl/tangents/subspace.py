@@ -161,7 +161,9 @@ class Subspace:
     def _cross(self, tangents: Tangents) -> Tensor:
         """Inner products of the present directions with new tangents."""
         if self.tangents is None:
-            return next(iter(tangents.blocks[0].tensors().values())).new_zeros(0, tangents.rows, dtype=torch.float64)
+            return next(iter(tangents.blocks[0].tensors().values())).new_zeros(
+                0, tangents.rows, dtype=torch.float64
+            )
         return self._mix(self.tangents.gram(tangents))
 
     def _join(self, tangents: Tangents, owner: int, mixing: Tensor | None, places: Tensor) -> None:
@@ -260,7 +262,8 @@ class Subspace:
         copies of each other.
         """
         lower = self._factor.lower()
-        inverse = torch.linalg.solve_triangular(lower, torch.eye(len(lower), dtype=lower.dtype, device=lower.device), upper=False)
+        unit = torch.eye(len(lower), dtype=lower.dtype, device=lower.device)
+        inverse = torch.linalg.solve_triangular(lower, unit, upper=False)
         return self._unmix(inverse.t()).t()
 
     def inverse(self, dtype: torch.dtype = torch.float64) -> Tensor:
@@ -280,14 +283,16 @@ class Subspace:
     def outside(self, vectors: Sequence[Tensor]) -> list[Tensor]:
         """The part of a gradient or displacement that is orthogonal to every protected tangent.
 
-        For single vectors, in two passes, so that rounding leaves nothing behind; `Projector` is for the steps of a task.
+        In two passes, so that rounding leaves nothing behind; `Projector` is for the steps of a task.
         """
         if len(vectors) != len(self.names):
             raise DataError(f"expected a gradient of {len(self.names)} tensors, got {len(vectors)}")
         outside = [part.detach().clone() for part in vectors]
         for _ in range(2 if self.tangents is not None else 0):
             weights = self.solve(self.tangents.coefficients(outside))
-            outside = [part - more for part, more in zip(outside, self.tangents.combine(weights), strict=True)]
+            outside = [
+                part - more for part, more in zip(outside, self.tangents.combine(weights), strict=True)
+            ]
         return outside
 
     def leak(self, gradient: Sequence[Tensor]) -> float:

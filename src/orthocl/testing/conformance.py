@@ -21,7 +21,12 @@ from orthocl.methods.learner import Learner
 from orthocl.methods.sgd import SGD
 from orthocl.streams.arrays import from_arrays
 from orthocl.streams.base import Stream, Task
-from orthocl.testing.laws import nothing_leaks, projection_laws
+from orthocl.testing.laws import (
+    aliases_are_the_weights,
+    nothing_leaks,
+    projection_laws,
+    weights_may_change_within_a_task,
+)
 from orthocl.testing.requirements import Maker, NonConformingError, finite, require, same
 from orthocl.testing.tiny_problem import (
     OPTIMIZERS,
@@ -266,6 +271,8 @@ CHECKS: dict[str, Callable[[Maker], None]] = {
         any_optimizer,
         projection_laws,
         nothing_leaks,
+        aliases_are_the_weights,
+        weights_may_change_within_a_task,
         detach_restores,
         other_heads_untouched,
         both_precisions,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.func import functional_call
 
 from orthocl.methods.base import Gradient
 from orthocl.methods.learner import Learner
@@ -57,6 +58,91 @@ def nothing_leaks(make: Maker) -> None:
                         f"protected space, more than {LEAK:g}: `inside` must be a projection that stays the same in a "
                         "task",
                     )
+
+
+def aliases_are_the_weights(make: Maker) -> None:
+    """Whoever kept a state dict, `.data` or a NumPy array of the weights reads what the model computes with."""
+    if not make().projects:
+        return
+    stream = problem()
+    model = model_for(stream, torch.float64)
+    learner = attached(make(), model)
+    kept = model.state_dict()
+    arrays = {name: parameter.detach().numpy() for name, parameter in model.named_parameters()}
+    for task in stream:
+        inputs = learner.to_model(task.train.inputs())
+        with learner.learning(task):
+            start = _position(learner)
+            for step in range(3):
+                _step(learner, stream, task.number, 1)
+                require(
+                    torch.equal(functional_call(model, kept, (inputs,)), model(inputs)),
+                    f"after step {step + 1} of task {task.number}, the model computes with other weights than those of "
+                    "a state dict that was kept",
+                )
+                for name, parameter in model.named_parameters():
+                    require(
+                        torch.equal(torch.from_numpy(arrays[name]), parameter.detach()),
+                        f"an array of {name!r} that was kept no longer holds its values",
+                    )
+                if task.number > 1 and not learner.method.soft:
+                    moved = [p.detach() - then for p, then in zip(learner.protected, start, strict=True)]
+                    share = _leak(learner, moved)
+                    require(
+                        share <= LEAK,
+                        f"in the middle of task {task.number}, the weights have moved {share:.1e}",
+                    )
+
+
+def weights_may_change_within_a_task(make: Maker) -> None:
+    """Weights that are loaded, averaged or clipped in the middle of a task leave nothing in the protected space."""
+    if not make().projects or make().soft:
+        return
+    for change in (_load, _average, _clip):
+        stream = problem()
+        learner = attached(make(), model_for(stream, torch.float64))
+        for task in stream:
+            with learner.learning(task):
+                start = _position(learner)
+                _step(learner, stream, task.number, 2)
+                if task.number > 1:
+                    change(learner, start)
+                _step(learner, stream, task.number, 2)
+                if task.number > 1:
+                    change(learner, start)
+                    learner.restore_constraint()
+                    moved = [now - then for now, then in zip(_position(learner), start, strict=True)]
+                    share = _leak(learner, moved)
+                    require(
+                        share <= LEAK,
+                        f"after `{change.__name__[1:]}` in task {task.number}, {share:.1e} of the displacement is in "
+                        f"the protected space, more than {LEAK:g}",
+                    )
+
+
+@torch.no_grad()
+def _load(learner: Learner, start: Gradient) -> None:
+    """As a best checkpoint is loaded: other weights, not far away."""
+    generator = torch.Generator().manual_seed(5)
+    state = learner.model.state_dict()
+    noise = {n: torch.randn(v.shape, generator=generator, dtype=v.dtype) for n, v in state.items()}
+    learner.model.load_state_dict({name: value + 0.01 * noise[name] for name, value in state.items()})
+
+
+@torch.no_grad()
+def _average(learner: Learner, start: Gradient) -> None:
+    """As a moving average replaces the weights, one that also holds weights from before the task."""
+    generator = torch.Generator().manual_seed(6)
+    for parameter in learner.protected:
+        earlier = parameter + 0.1 * torch.randn(parameter.shape, generator=generator, dtype=parameter.dtype)
+        parameter.lerp_(earlier, 0.5)
+
+
+@torch.no_grad()
+def _clip(learner: Learner, start: Gradient) -> None:
+    """As weights are kept in a range."""
+    for parameter in learner.protected:
+        parameter.clamp_(-0.1, 0.1)
 
 
 def _check_projection(learner: Learner) -> None:

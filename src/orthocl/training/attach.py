@@ -240,8 +240,8 @@ def _check_optimizers(
         if method.projects and all(callable(getattr(optimizer, name, None)) for name in ("train", "eval")):
             raise UnsupportedError(
                 f"{type(optimizer).__name__} trains one sequence of weights and evaluates another, of which "
-                f"{method.name} would protect only the first: use an optimizer that trains the weights it leaves in the "
-                "model, such as AdamW with a schedule"
+                f"{method.name} would protect only the first: use an optimizer that trains the weights which it leaves "
+                "in the model, such as AdamW with a schedule"
             )
     known = {p for optimizer in optimizers for group in optimizer.param_groups for p in group["params"]}
     missing = [name for name, p in parameters.items() if p not in known]

@@ -13,6 +13,7 @@ from orthocl.errors import StoreError
 from orthocl.methods.learner import Learner
 from orthocl.storage import read_state, write_state
 from orthocl.streams.base import Stream
+from orthocl.tangents.adapter import raw_weights
 from orthocl.training.loop import Progress
 
 
@@ -41,7 +42,7 @@ def checkpoint_state(learner: Learner, progress: Progress) -> dict[str, Any]:
     return {
         # The tensors as they are, not `state_dict()`: that would fold a tangent adapter into the weights, and the
         # rounding of a run would depend on when it was saved.
-        "model": dict([*learner.model.named_parameters(), *learner.model.named_buffers()]),
+        "model": raw_weights(learner.model) | dict(learner.model.named_buffers()),
         "optimizer": learner.optimizer.state_dict(),
         "learner": learner.state_dict(),
         "progress": progress.state_dict(),

@@ -1,17 +1,17 @@
-"""The training loop: `train_members` over the tasks, `train_task` over the batches of one.
+"""The training loop: tasks, batches, steps, evaluation.
 
-How a step is taken is in `steppers`. Everything a method does happens inside `learner.learning`, `learner.penalty` and
-the hooks that `attach` put around `optimizer.step()`: see ARCHITECTURE.md for the life of one step.
+Everything a method does happens inside `learner.learning`, `learner.penalty` and the hooks that `attach` put around
+`optimizer.step()`: see ARCHITECTURE.md for the life of one step.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from time import perf_counter
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -19,11 +19,10 @@ from torch import Tensor
 from orthocl.errors import DivergenceError, SettingsError
 from orthocl.methods.base import later
 from orthocl.methods.learner import Learner
-from orthocl.streams.base import Stream, Task
+from orthocl.streams.base import Stream
+from orthocl.tangents.adapter import complete_weights
 from orthocl.training.evaluation import accuracy, evaluate
-from orthocl.training.quick_conditions import why_not_quick
 from orthocl.training.seeds import derive_generator, draw_seed
-from orthocl.training.steppers import StepperChoice
 
 
 @dataclass(frozen=True)
@@ -114,6 +113,9 @@ class Progress:
 class Observer:
     """Watches a run: override any of these methods. They see the run; they do not change it."""
 
+    reads_weights: ClassVar[bool] = True
+    """Whether `on_step` looks at weights: the loop may keep part of them elsewhere, and completes them for it."""
+
     def on_start(self, learner: Learner, stream: Stream, progress: Progress) -> None:
         """Before the first step, and after each resume."""
 
@@ -124,54 +126,115 @@ class Observer:
         """After every task, with its row of accuracies in place."""
 
 
-@dataclass
-class Member:
-    """One of the learners that are trained side by side; usually there is only one.
+def train(
+    learner: Learner,
+    stream: Stream,
+    settings: TrainSettings,
+    *,
+    seed: int | None = None,
+    progress: Progress | None = None,
+    observers: Sequence[Observer] = (),
+) -> Progress:
+    """Learn the tasks of a stream one after another, evaluating all of them in between.
 
     Args:
         learner: from `attach`.
-        stream: its tasks.
-        seed: seed of the order of its samples; None draws one from torch's generator, or takes that of `progress`.
-        progress: where to resume.
-        observers: its watchers.
+        stream: the tasks.
+        settings: how to train.
+        seed: seed of the order of the samples; None draws one from torch's generator, so that `torch.manual_seed`
+            decides. A resumed run keeps the order that it started with.
+        progress: where to resume; from the start by default.
+        observers: watchers, such as a progress bar or a checkpointer.
     """
+    progress = Progress() if progress is None else progress
+    training = Training(learner, stream, settings, progress, observers)
+    training.start(seed)
+    for number in range(progress.task, len(stream) + 1):
+        training.learn(number)
+    return progress
+
+
+@dataclass(frozen=True)
+class Training:
+    """One call of `train`; the arguments are the same."""
 
     learner: Learner
     stream: Stream
-    seed: int | None = None
-    progress: Progress = field(default_factory=Progress)
+    settings: TrainSettings
+    progress: Progress
     observers: Sequence[Observer] = ()
 
-    def start(self) -> None:
+    def start(self, seed: int | None) -> None:
         """Evaluate the untrained network, unless a run resumes, and tell the observers."""
-        if self.seed is None:
-            self.seed = draw_seed() if self.progress.order_seed is None else self.progress.order_seed
-        self.progress.order_seed = self.seed
+        if seed is None:
+            seed = draw_seed() if self.progress.order_seed is None else self.progress.order_seed
+        self.progress.order_seed = seed
         if not self.progress.accuracies:
             self.progress.accuracies.append(self._evaluate())
         for observer in self.observers:
             observer.on_start(self.learner, self.stream, self.progress)
         self.learner.tasks_expected = len(self.stream)
 
-    def batches(self, task: Task, size: int, epochs: int) -> Iterator[tuple[int, Tensor]]:
-        """(step, positions) of the batches of a task that are still to come."""
-        return batches(len(task.train), size, epochs, self.seed, task.number, self.progress.step)
+    def learn(self, number: int) -> None:
+        """Learn one task, or what remains of it, then evaluate all tasks."""
+        learner, progress = self.learner, self.progress
+        learner.batch_size = learner.method.batch_size or self.settings.batch_size
+        with learner.learning(self.stream.task(number), resumed=progress.step > 0):
+            self.take_steps()
+            remembering = perf_counter()
+        progress.seconds["remember"] += perf_counter() - remembering
+        self._finish_task()
 
-    def finish_step(self, step: int, loss: float, steps_per_epoch: int, evaluate_every: int | None) -> None:
+    def take_steps(self) -> None:
+        """All remaining steps of the current task, inside `learner.learning`."""
+        learner, progress = self.learner, self.progress
+        task, size = learner.current_task, learner.batch_size or self.settings.batch_size
+        steps_per_epoch = -(-len(task.train) // size)
+        if len(progress.losses) < task.number:
+            progress.losses.append([])
+        learner.model.train()
+        inputs, targets = task.train.samples()
+        inputs, targets = learner.to_model(inputs), targets.to(learner.device)
+        clock, evaluated = perf_counter(), progress.seconds["evaluate"]
+        order = batches(
+            len(task.train), size, self.settings.epochs, progress.order_seed, task.number, progress.step
+        )
+        for step, index in order:
+            loss = self._backward(inputs, targets, index)
+            _check_finite(loss, learner, step)
+            learner.optimizer.step()
+            self._finish_step(step, loss, steps_per_epoch)
+        progress.seconds["train"] += perf_counter() - clock - (progress.seconds["evaluate"] - evaluated)
+
+    def _backward(self, inputs: Tensor, targets: Tensor, index: Tensor) -> float:
+        """The gradients of loss and penalty on one batch, and their sum."""
+        learner = self.learner
+        if learner.on_batch is not None:
+            learner.on_batch(index)
+        learner.optimizer.zero_grad()
+        loss = learner.loss(learner.model(inputs[index]), targets[index])
+        penalty = learner.penalty_or_none()
+        if penalty is not None:
+            loss = loss + penalty
+        loss.backward()
+        return loss.item()
+
+    def _finish_step(self, step: int, loss: float, steps_per_epoch: int) -> None:
         """Count a step, evaluate if it is time, and tell the observers."""
-        progress = self.progress
+        progress, every = self.progress, self.settings.evaluate_every
         progress.step = step
         progress.loss_sum += loss
         if step % steps_per_epoch == 0:
             progress.losses[-1].append(progress.loss_sum / steps_per_epoch)
             progress.loss_sum = 0.0
-        if evaluate_every and step % evaluate_every == 0:
+        if every and step % every == 0:
             row = self._evaluate()
             progress.curves.append({"task": progress.task, "step": step, "accuracies": row})
         for observer in self.observers:
-            observer.on_step(self.learner, progress, loss)
+            with complete_weights(self.learner.model) if observer.reads_weights else nullcontext():
+                observer.on_step(self.learner, progress, loss)
 
-    def finish_task(self) -> None:
+    def _finish_task(self) -> None:
         """Evaluate after a task, move on to the next, and tell the observers."""
         progress = self.progress
         progress.accuracies.append(self._evaluate())
@@ -186,156 +249,6 @@ class Member:
         row = evaluate(self.learner.model, self.stream)
         self.progress.seconds["evaluate"] += perf_counter() - start
         return row
-
-
-def train(
-    learner: Learner,
-    stream: Stream,
-    settings: TrainSettings,
-    *,
-    seed: int | None = None,
-    progress: Progress | None = None,
-    observers: Sequence[Observer] = (),
-    quick: bool = True,
-) -> Progress:
-    """Learn the tasks of a stream one after another, evaluating all of them in between.
-
-    Args:
-        learner: from `attach`.
-        stream: the tasks.
-        settings: how to train.
-        seed: seed of the order of the samples; None draws one from torch's generator, so that `torch.manual_seed`
-            decides. A resumed run keeps the order that it started with.
-        progress: where to resume; from the start by default.
-        observers: watchers, such as a progress bar or a checkpointer.
-        quick: whether steps may be taken without autograd where nothing can see the difference, to the same bits.
-    """
-    member = Member(learner, stream, seed, Progress() if progress is None else progress, observers)
-    return train_members([member], settings, quick=quick)[0]
-
-
-def train_members(
-    members: Sequence[Member], settings: TrainSettings, *, quick: bool = True
-) -> list[Progress]:
-    """What `train` does for each of several learners, a step of each in turn: see `why_not_together`.
-
-    An error in one of them stops all, after the observers of all have seen the step: each can resume alone from there.
-    """
-    reason = why_not_together(members) if len(members) > 1 else None
-    if reason is not None:
-        raise SettingsError(f"these learners cannot be trained together, because {reason}: train each alone")
-    for member in members:
-        member.start()
-    choice = StepperChoice(quick)
-    first = members[0]
-    for number in range(first.progress.task, len(first.stream) + 1):
-        with ExitStack() as tasks:
-            for member in members:
-                learner = member.learner
-                learner.batch_size = learner.method.batch_size or settings.batch_size
-                resumed = member.progress.step > 0
-                tasks.enter_context(learner.learning(member.stream.task(number), resumed=resumed))
-            train_task(members, settings, choice)
-            remembering = perf_counter()
-        for member in members:
-            member.progress.seconds["remember"] += (perf_counter() - remembering) / len(members)
-        _for_each(members, Member.finish_task)
-    return [member.progress for member in members]
-
-
-def train_task(members: Sequence[Member], settings: TrainSettings, choice: StepperChoice) -> None:
-    """All remaining steps of one task, inside `learner.learning`."""
-    learners = [member.learner for member in members]
-    task, size = learners[0].current_task, learners[0].batch_size or settings.batch_size
-    steps_per_epoch = -(-len(task.train) // size)
-    for member in members:
-        if len(member.progress.losses) < task.number:
-            member.progress.losses.append([])
-        member.learner.model.train()
-    stepper = choice.stepper(learners, _samples(members))
-    clock, evaluated = perf_counter(), _evaluation_time(members)
-    orders = [member.batches(task, size, settings.epochs) for member in members]
-    for places in zip(*orders, strict=True):
-        step = places[0][0]
-        losses = stepper.backward([index for _, index in places])
-        for learner, loss in zip(learners, losses, strict=True):
-            _check_finite(loss, learner, step)
-        stepper.step()
-        _for_each(
-            members,
-            Member.finish_step,
-            [(step, loss, steps_per_epoch, settings.evaluate_every) for loss in losses],
-        )
-    spent = perf_counter() - clock - (_evaluation_time(members) - evaluated)
-    for member in members:
-        member.progress.seconds["train"] += spent / len(members)
-
-
-def why_not_together(members: Sequence[Member]) -> str | None:
-    """Why some learners cannot be trained together with the results of training each alone; None if they can.
-
-    Together they share one computation and one random generator, so only those qualify whose steps need neither.
-    """
-    first = members[0]
-    shapes = [_shapes(member) for member in members]
-    for member, shape in zip(members, shapes, strict=True):
-        for task in member.stream:
-            inputs, targets = task.train.samples(torch.arange(1))
-            reason = why_not_quick(member.learner, member.learner.to_model(inputs), targets)
-            if reason is not None:
-                return reason
-        if shape != shapes[0]:
-            return "the networks have different shapes"
-        if [_size(task) for task in member.stream] != [_size(task) for task in first.stream]:
-            return "the tasks have different sizes"
-        if member.learner.method.batch_size != first.learner.method.batch_size:
-            return "the methods ask for different batch sizes"
-        if (member.progress.task, member.progress.step) != (first.progress.task, first.progress.step):
-            return "the runs are at different steps"
-    return None
-
-
-def _shapes(member: Member) -> list[torch.Size]:
-    return [p.shape for p in member.learner.model.parameters()]
-
-
-def _size(task: Task) -> tuple[int, int]:
-    return len(task.train), task.outputs
-
-
-def _samples(members: Sequence[Member]) -> list[tuple[Tensor, Tensor]]:
-    """Inputs and targets of each one's task, once for all members that learn the same stream."""
-    found: dict[object, tuple[Tensor, Tensor]] = {}
-    data = []
-    for member in members:
-        learner = member.learner
-        like = next(iter(learner.parameters.values()))
-        key = id(member.stream), like.device, like.dtype
-        if key not in found:
-            inputs, targets = learner.current_task.train.samples()
-            found[key] = learner.to_model(inputs), targets.to(learner.device)
-        data.append(found[key])
-    return data
-
-
-def _evaluation_time(members: Sequence[Member]) -> float:
-    return sum(member.progress.seconds["evaluate"] for member in members)
-
-
-def _for_each(
-    members: Sequence[Member],
-    work: Callable[..., None],
-    arguments: Sequence[tuple[object, ...]] | None = None,
-) -> None:
-    """Do something for each member, even after an error; then raise the first error."""
-    errors = []
-    for member, own in zip(members, arguments or [()] * len(members), strict=True):
-        try:
-            work(member, *own)
-        except Exception as error:
-            errors.append(error)
-    if errors:
-        raise errors[0]
 
 
 def _rounded(monitor: dict[str, float]) -> dict[str, float]:

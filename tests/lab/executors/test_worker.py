@@ -15,7 +15,7 @@ import pytest
 from orthocl.errors import SettingsError
 from orthocl.lab.executors import worker
 from orthocl.lab.executors.interface import check_not_negative, check_positive
-from orthocl.lab.executors.worker import Job, attempt, attempt_all, packed, unpacked
+from orthocl.lab.executors.worker import Job, attempt, attempt_job, packed, unpacked
 from orthocl.lab.experiment.settings import (
     MethodSettings,
     NetSettings,
@@ -66,33 +66,21 @@ def test_errors_become_reports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 def test_runs_that_were_stopped_before_they_began_leave_nothing(tmp_path: Path) -> None:
     told: list[dict[str, Any]] = []
-    attempt_all(
-        {"1": RUN}, Store(tmp_path), RunOptions(), tell=lambda **event: told.append(event), stop=lambda: True
-    )
+    job = Job("1", RUN, Store(tmp_path), RunOptions())
+    attempt_job(job, tell=lambda **event: told.append(event), stop=lambda: True)
     assert [event["kind"] for event in told] == ["interrupted"]
     assert not Store(tmp_path).ids()
 
 
-def test_seeds_are_attempted_together_and_what_became_of_each_is_told(tmp_path: Path) -> None:
-    runs = [replace(RUN, seed=seed) for seed in (1, 2)]
-    store, told = Store(tmp_path), []
-    reports = attempt_all(
-        dict(zip(identify(runs), runs, strict=True)),
-        store,
-        RunOptions(),
-        tell=lambda **event: told.append((event["run"], event["kind"])),
-    )
-    assert [report.kind for report in reports] == ["finished", "finished"]
-    assert {store.record(run).provenance["together"] for run in identify(runs)} == {2}
-    assert told[-2:] == [(run, "finished") for run in identify(runs)]
-
-
-def test_a_pause_of_seeds_together_is_a_pause_of_each(tmp_path: Path) -> None:
-    runs = {run: replace(RUN, seed=seed) for seed in (1, 2) for run in identify([replace(RUN, seed=seed)])}
-    options = RunOptions(pause_after=1)
-    reports = attempt_all(runs, Store(tmp_path), options, tell=lambda **event: None)
-    assert [report.kind for report in reports] == ["paused", "paused"]
-    assert [len(Store(tmp_path).progress(run)) for run in runs] == [2, 2]
+def test_what_became_of_a_job_is_told_last(tmp_path: Path) -> None:
+    (run,) = identify([RUN])
+    told: list[tuple[str, str]] = []
+    job = Job(run, RUN, Store(tmp_path), RunOptions(pause_after=1))
+    report = attempt_job(job, tell=lambda **event: told.append((event["run"], event["kind"])))
+    assert report.kind == "paused"
+    assert told[0] == (run, "started")
+    assert told[-1] == (run, "paused")
+    assert len(Store(tmp_path).progress(run)) == 2
 
 
 def test_a_worker_finds_modules_where_the_caller_does(
@@ -135,10 +123,10 @@ def test_a_paused_run_goes_on_to_the_same_result(tmp_path: Path) -> None:
 
 def test_a_run_survives_the_way_to_another_machine() -> None:
     options = RunOptions(checkpoint_seconds=3.0, trackers=("tensorboard",), threads=2)
-    values = packed(Job({"1": RUN}, Store("some/store"), options))
+    values = packed(Job("1", RUN, Store("some/store"), options))
     job = unpacked(json.loads(json.dumps(values)))
-    assert job.runs == {"1": RUN.resolved()}
-    assert job.runs["1"].label == RUN.label
+    assert (job.run, job.settings) == ("1", RUN.resolved())
+    assert job.settings.label == RUN.label
     assert job.options == options
     assert job.store.directory == Path.cwd() / "some" / "store"
     assert values["directory"] == str(Path.cwd())
@@ -170,12 +158,12 @@ def test_limits_are_checked() -> None:
 def test_files_of_parts_travel_to_machines_that_lack_them(tmp_path: Path, gallery) -> None:
     gallery.write_parts(tmp_path)
     named = replace(RUN, net=NetSettings(f"{tmp_path}/my_net.py:build"))
-    values = json.loads(json.dumps(packed(Job({"1": named}, Store("store"), RunOptions()))))
+    values = json.loads(json.dumps(packed(Job("1", named, Store("store"), RunOptions()))))
     expected = run_id(named, "data")
-    here = unpacked(values).runs["1"]
+    here = unpacked(values).settings
     assert here.net.name == f"{tmp_path}/my_net.py:build"
     gallery.remove_parts(tmp_path)
-    there = unpacked(values).runs["1"]
+    there = unpacked(values).settings
     assert there.net.name != here.net.name
     assert there.net.name.endswith("my_net.py:build")
     assert run_id(there, "data") == expected

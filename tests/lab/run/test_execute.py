@@ -159,7 +159,7 @@ def test_a_failure_is_noted_and_the_next_attempt_starts_clean(store, tiny):
     name = identify([run])[0]
     assert store.state(name) == "failed"
     assert "smaller learning rate" in store.failure(name)["reason"]
-    assert any("train_task" in line for line in store.failure(name)["traceback"])
+    assert any("take_steps" in line for line in store.failure(name)["traceback"])
     with pytest.raises(TrainingError):
         execute(run, store)
 

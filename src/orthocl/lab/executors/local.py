@@ -1,4 +1,4 @@
-"""LocalExecutor: one process per run (or per few runs trained together) on this machine, N at a time."""
+"""LocalExecutor: one process per run on this machine, N at a time."""
 
 from __future__ import annotations
 
@@ -26,10 +26,9 @@ from orthocl.lab.executors.interface import (
     pending,
 )
 from orthocl.lab.executors.process import WorkerProcess
-from orthocl.lab.executors.worker import Job, attempt_all
+from orthocl.lab.executors.worker import Job, attempt_job
 from orthocl.lab.experiment.settings import RunSettings
 from orthocl.lab.run.execute import RunOptions
-from orthocl.lab.run.seed_batches import group
 from orthocl.lab.store.run_lock import alive_claim, describe
 from orthocl.lab.store.store import Store
 
@@ -45,8 +44,8 @@ class LocalExecutor:
     the same call resumes. A run whose process dies has failed; the others continue.
 
     Args:
-        jobs: processes at a time. Each executes one run, or several seeds of plain training together where that is
-            faster. 0 executes all runs one after another in this process, which suits debuggers.
+        jobs: processes at a time. Each executes one run. 0 executes all runs one after another in this process, which
+            suits debuggers.
     """
 
     jobs: int = 1
@@ -60,10 +59,9 @@ class LocalExecutor:
         """Execute all runs that have no record yet. One outcome per run, in order; failures do not stop it."""
         ids, todo = pending(runs, store, options, on_event)
         session = _Session(store, options, on_event, todo)
+        session.queue.extend(todo)
         if todo and self.jobs:
-            # Trackers keep one run per process.
-            session.queue.extend([(run,) for run in todo] if options.trackers else group(todo, self.jobs))
-            threads = options.threads or threads_per_run(min(self.jobs, len(session.queue)))
+            threads = options.threads or threads_per_run(min(self.jobs, len(todo)))
             session.options = replace(options, threads=threads)
             session.work(self.jobs)
         else:
@@ -81,14 +79,14 @@ def threads_per_run(jobs: int) -> int:
 
 @dataclass
 class _Session:
-    """One call of `run_all`: the runs still to start (in groups), the processes, and the runs claimed by others."""
+    """One call of `run_all`: the runs still to start, the processes, and the runs claimed by others."""
 
     store: Store
     options: RunOptions
     on_event: OnEvent
     todo: dict[str, RunSettings]
     failures: dict[str, str] = field(default_factory=dict)
-    queue: deque[tuple[str, ...]] = field(default_factory=deque)
+    queue: deque[str] = field(default_factory=deque)
     workers: dict[Connection, WorkerProcess] = field(default_factory=dict)
     elsewhere: set[str] = field(default_factory=set)
     stopping: bool = False
@@ -114,14 +112,12 @@ class _Session:
 
     def work_here(self) -> None:
         """Execute all runs one after another in this process, those of others once they have given them up."""
-        self.queue.extend((run,) for run in self.todo)
         with _Interrupts() as interrupts:
             while (self.queue or self.elsewhere) and not interrupts.seen:
                 if not self.queue:
                     self._wait_for_others()
                     continue
-                runs = {run: self.todo[run] for run in self.queue.popleft()}
-                attempt_all(runs, self.store, self.options, tell=self.hear, stop=lambda: interrupts.seen)
+                attempt_job(self._job(self.queue.popleft()), tell=self.hear, stop=lambda: interrupts.seen)
         if interrupts.seen:
             raise KeyboardInterrupt
 
@@ -143,30 +139,28 @@ class _Session:
         elif self.elsewhere:
             self._wait_for_others()
 
-    def _start(self, runs: tuple[str, ...]) -> None:
-        """Have a process execute these runs, except those that others are executing."""
-        ours = {}
-        for run in runs:
-            owner = alive_claim(self.store.folder(run))
-            if owner is None:
-                ours[run] = self.todo[run]
-            else:
-                self.hear(run=run, kind="elsewhere", text=f"being executed by {describe(owner)}")
-        if ours:
-            worker = WorkerProcess.start(Job(ours, self.store, self.options))
-            self.workers[worker.channel] = worker
+    def _job(self, run: str) -> Job:
+        return Job(run, self.todo[run], self.store, self.options)
+
+    def _start(self, run: str) -> None:
+        """Have a process execute a run, unless others are executing it."""
+        owner = alive_claim(self.store.folder(run))
+        if owner is not None:
+            self.hear(run=run, kind="elsewhere", text=f"being executed by {describe(owner)}")
+            return
+        worker = WorkerProcess.start(self._job(run))
+        self.workers[worker.channel] = worker
 
     def _receive(self, worker: WorkerProcess) -> None:
         event = worker.receive()
         if event is not None:
-            if event["kind"] in FINAL_KINDS:
-                worker.runs.discard(event["run"])
+            worker.reported = event["kind"] in FINAL_KINDS
             self.hear(**event)
             return
         del self.workers[worker.channel]
         code = worker.wait()
-        for run in sorted(worker.runs):
-            self._ended_without_a_word(run, code)
+        if not worker.reported:
+            self._ended_without_a_word(worker.run, code)
 
     def _ended_without_a_word(self, run: str, code: int) -> None:
         try:
@@ -199,7 +193,7 @@ class _Session:
                 self.hear(run=run, kind=record.status, text=record.reason)
             elif alive_claim(self.store.folder(run)) is None:
                 self.elsewhere.discard(run)
-                self.queue.append((run,))
+                self.queue.append(run)
         if self.elsewhere and not self.queue:
             time.sleep(WAIT_SECONDS)
 
@@ -207,7 +201,7 @@ class _Session:
         self.stopping = True
         for worker in self.workers.values():
             worker.stop()
-        for run in sorted(run for worker in self.workers.values() for run in worker.runs)[:1]:
+        for run in sorted(worker.run for worker in self.workers.values() if not worker.reported)[:1]:
             text = "stopping: waiting for checkpoints (Ctrl-C again to stop at once)"
             self.on_event(Event("stopping", run, self.todo[run], text=text))
 

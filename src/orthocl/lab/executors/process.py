@@ -1,4 +1,4 @@
-"""Processes that execute runs on this machine: a fresh one for each job, forked from a server that has imported torch.
+"""Processes that execute runs on this machine: a fresh one for each run, forked from a server that has imported torch.
 
 The server is the standard library's (`multiprocessing`, start method "forkserver"); where it does not exist, every
 process is a new interpreter ("spawn"). A process sends its events through a pipe and is told to stop through it. When
@@ -22,19 +22,19 @@ from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from orthocl.errors import OrthoclError, SettingsError
 from orthocl.lab.executors.worker import (
     Job,
-    attempt_all,
+    attempt_job,
     packed,
     report_on,
     unpacked,
     work_where_the_caller_does,
 )
-from orthocl.lab.run.execute import RunOptions
 from orthocl.lab.store.store import Store
 
 PRELOADED = ("orthocl.lab.executors.process", "torch._dynamo")
@@ -47,30 +47,32 @@ def start_method() -> str:
     return "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
 
 
-@dataclass(frozen=True)
+@dataclass
 class WorkerProcess:
-    """A process that executes the runs of one job.
+    """A process that executes one run.
 
     Args:
-        runs: ids of the runs whose end it has not reported yet.
+        run: id of the run.
         channel: where its events arrive, and where it is told to stop.
         process: the process itself.
+        reported: whether the end of the run was among the events received.
     """
 
-    runs: set[str]
+    run: str
     channel: Connection
     process: BaseProcess
+    reported: bool = False
 
     @classmethod
-    def start(cls, job: Job) -> WorkerProcess:
-        """Start a process that executes these runs."""
+    def start(cls, job: Job | None) -> WorkerProcess:
+        """Start a process that executes the run of a job; without a job it ends as soon as it is ready."""
         if multiprocessing.current_process().daemon:
             raise SettingsError(
                 "this process is a daemon of multiprocessing, which may not start others: use jobs=0"
             )
         method = start_method()
         context: Any = multiprocessing.get_context(method)
-        text = json.dumps(packed(job) | {"environment": dict(os.environ)})
+        text = json.dumps(None if job is None else packed(job) | {"environment": dict(os.environ)})
         _open_standard_streams()
         if method == "forkserver":
             _start_server(context)
@@ -89,7 +91,7 @@ class WorkerProcess:
             raise
         finally:
             theirs.close()
-        return cls(set(job.runs), mine, process)
+        return cls(job.run if job else "", mine, process)
 
     def receive(self) -> dict[str, Any] | None:
         """The next event; None when the process has ended and all its events were received."""
@@ -119,7 +121,7 @@ class WorkerProcess:
 def start_seconds() -> float:
     """Seconds until a process is ready to execute runs, mostly spent importing torch: measured by starting one."""
     clock = time.perf_counter()
-    worker = WorkerProcess.start(Job({}, Store("."), RunOptions()))
+    worker = WorkerProcess.start(None)
     worker.receive()
     seconds = time.perf_counter() - clock
     code = worker.wait()
@@ -132,11 +134,11 @@ def start_seconds() -> float:
 
 
 def serve(channel: Connection, text: str) -> None:
-    """Execute the runs of a job, and report through the channel what becomes of them.
+    """Execute the run of a job, and report through the channel what becomes of it.
 
     Args:
-        channel: to the process that asks for the runs.
-        text: the job, as JSON.
+        channel: to the process that asks for the run.
+        text: the job, as JSON; "null" for none.
     """
     signal.signal(
         signal.SIGINT, signal.SIG_IGN
@@ -150,20 +152,19 @@ def serve(channel: Connection, text: str) -> None:
             channel.send_bytes(json.dumps(event).encode())
 
     values = json.loads(text)
+    if values is None:
+        return
     os.environ.clear()  # the server may have been started in another environment
     os.environ.update(values["environment"])
     work_where_the_caller_does(values)
-    with _output_to_file(Store(values["store"]), list(values["runs"])):
+    with _output_to_file(Store(values["store"]).folder(values["run"])):
         try:
-            job = unpacked(values)
-            reports = attempt_all(job.runs, job.store, job.options, tell=tell, stop=stopping.is_set)
+            report = attempt_job(unpacked(values), tell=tell, stop=stopping.is_set)
         except Exception as error:
-            reports = [report_on(error)]
-            for run in values["runs"]:
-                tell(run=run, kind=reports[0].kind, text=reports[0].text)
-        for report in reports:
-            if report.trace:
-                print(report.trace, file=sys.stderr)
+            report = report_on(error)
+            tell(run=values["run"], kind=report.kind, text=report.text)
+        if report.trace:
+            print(report.trace, file=sys.stderr)
 
 
 def _listen(channel: Connection, stopping: threading.Event) -> None:
@@ -177,13 +178,10 @@ def _listen(channel: Connection, stopping: threading.Event) -> None:
 
 
 @contextmanager
-def _output_to_file(store: Store, runs: list[str]) -> Iterator[None]:
-    """Send what libraries print to a file of the first run, away from the progress display."""
-    if not runs:
-        yield
-        return
-    log = store.folder(runs[0]) / "output.log"
-    log.parent.mkdir(parents=True, exist_ok=True)
+def _output_to_file(folder: Path) -> Iterator[None]:
+    """Send what libraries print to a file of the run, away from the progress display."""
+    folder.mkdir(parents=True, exist_ok=True)
+    log = folder / "output.log"
     file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     os.dup2(file, 1)
     os.dup2(file, 2)

@@ -180,7 +180,7 @@ class _Session:
             except ClaimedError as error:
                 self.on_event(Event("elsewhere", run, self.todo[run], text=str(error)))
                 return
-        job = packed(Job({run: self.todo[run]}, self.store, self.options)) | {
+        job = packed(Job(run, self.todo[run], self.store, self.options)) | {
             "mark": self.mark if self.executor.shared else "",
             "patience": PATIENCE if self.tries[run] else 0.0,
         }
@@ -284,21 +284,20 @@ def remote_run(values: dict[str, Any], mailbox: Any) -> tuple[Report, dict[str, 
 
     work_where_the_caller_does(values)
     job = unpacked(values)
-    ((run, settings),) = job.runs.items()
-    mailbox.put.remote({"run": run, "kind": "started", "text": f"on {node}"})
+    mailbox.put.remote({"run": job.run, "kind": "started", "text": f"on {node}"})
     if values["mark"] and not Path(values["mark"]).exists():
         where = job.store.directory
         text = f"node {node} does not see the store {where}: share that folder, or set shared=false"
         return Report("failed", text), {}
     store = job.store if values["mark"] else Store(folder_of_node(values["store"]))
-    report = attempt(settings, store, job.options, run=run, tell=tell, patience=values["patience"])
+    report = attempt(job.settings, store, job.options, run=job.run, tell=tell, patience=values["patience"])
     if values["mark"]:
         return report, {}
-    folder = store.folder(run)
+    folder = store.folder(job.run)
     names = (*RETURNED_FILES, "record.json")
     files = {name: (folder / name).read_bytes() for name in names if (folder / name).exists()}
     if report.kind in ("finished", "unsupported", "failed") and folder.exists():
-        store.remove(run)
+        store.remove(job.run)
     return report, files
 
 

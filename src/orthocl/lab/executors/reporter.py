@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import ClassVar
 
 from orthocl.lab.experiment.settings import RunSettings
 from orthocl.lab.run.execute import RunObserver, total_steps
@@ -20,6 +21,8 @@ Tell = Callable[..., None]
 
 class Reporter(RunObserver):
     """Reports the position of a run, a few times a second."""
+
+    reads_weights: ClassVar[bool] = False
 
     def __init__(self, tell: Tell, run: str, settings: RunSettings):
         self.tell, self.run, self.settings = tell, run, settings

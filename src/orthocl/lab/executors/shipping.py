@@ -8,7 +8,7 @@ missing.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,19 +22,18 @@ from orthocl.training.losses import LOSSES
 Files = dict[str, dict[str, str]]
 
 
-def files_of(runs: Iterable[RunSettings]) -> Files:
-    """Path of each Python file that runs name -> name and text of it and of the neighbouring files it imports."""
+def files_of(run: RunSettings) -> Files:
+    """Path of each Python file that a run names -> name and text of it and of the neighbouring files it imports."""
+    parts: list[Part[Any]] = [METHODS.find(run.method.name), NETS.find(run.net.name)]
+    parts += [STREAMS.find(run.stream.name), LOSSES.find(run.train.loss)]
+    data = run.stream.options.get("data")
+    if isinstance(data, str):
+        parts.append(DATASETS.find(data))
     found: Files = {}
-    for run in runs:
-        parts: list[Part[Any]] = [METHODS.find(run.method.name), NETS.find(run.net.name)]
-        parts += [STREAMS.find(run.stream.name), LOSSES.find(run.train.loss)]
-        data = run.stream.options.get("data")
-        if isinstance(data, str):
-            parts.append(DATASETS.find(data))
-        for part in parts:
-            path, _, _ = part.spec.rpartition(":")
-            if path.endswith(".py"):
-                found[path] = dict(part.sources)
+    for part in parts:
+        path, _, _ = part.spec.rpartition(":")
+        if path.endswith(".py"):
+            found[path] = dict(part.sources)
     return found
 
 

@@ -192,7 +192,7 @@ class _Session:
         jobs = []
         for run in runs:
             jobs.append(
-                packed(Job({run: self.todo[run]}, self.store, self.options))
+                packed(Job(run, self.todo[run], self.store, self.options))
                 | {
                     "minutes": self.executor.slice_minutes or self.executor.minutes,
                     "patience": PATIENCE if self.tries[run] else 0.0,
@@ -305,12 +305,11 @@ def slurm_run(values: dict[str, Any]) -> str:
     work_where_the_caller_does(values)
     try:
         job = unpacked(values)
-        ((run, settings),) = job.runs.items()
         report = attempt(
-            settings,
+            job.settings,
             job.store,
             job.options,
-            run=run,
+            run=job.run,
             stop=lambda: terminated.is_set() or slice_.over(),
             patience=values["patience"],
         )
@@ -326,11 +325,10 @@ def slurm_run(values: dict[str, Any]) -> str:
 
 def _note_failure(values: dict[str, Any], report: Report) -> None:
     """Note in the store, where the caller looks for it, what failed before the run itself could note it."""
-    store = Store(values["store"])
-    for run in values["runs"]:
-        if store.failure(run) is None:
-            store.folder(run).mkdir(parents=True, exist_ok=True)
-            store.write_failure(run, {"reason": report.text, "expected": not report.trace})
+    store, run = Store(values["store"]), values["run"]
+    if store.failure(run) is None:
+        store.folder(run).mkdir(parents=True, exist_ok=True)
+        store.write_failure(run, {"reason": report.text, "expected": not report.trace})
 
 
 @dataclass

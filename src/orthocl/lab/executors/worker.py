@@ -22,7 +22,6 @@ from orthocl.lab.executors.shipping import files_of, put_down
 from orthocl.lab.experiment.settings import RunSettings
 from orthocl.lab.run.checkpointer import InterruptedRun, PausedRun
 from orthocl.lab.run.execute import RunObserver, RunOptions, execute
-from orthocl.lab.run.seed_batches import execute_together
 from orthocl.lab.store.record import Record
 from orthocl.lab.store.run_lock import HEARTBEAT, TIMEOUT, ClaimedError
 from orthocl.lab.store.store import Store
@@ -44,6 +43,16 @@ class Report:
     kind: Literal["finished", "unsupported", "failed", "paused", "interrupted", "elsewhere"]
     text: str = ""
     trace: str = ""
+
+
+@dataclass(frozen=True)
+class Job:
+    """A run and its id, with the store and the options to execute it with."""
+
+    run: str
+    settings: RunSettings
+    store: Store
+    options: RunOptions
 
 
 def never() -> bool:
@@ -87,53 +96,14 @@ def attempt(
         time.sleep(min(2.0, patience))
 
 
-def attempt_all(
-    runs: Mapping[str, RunSettings],
-    store: Store,
-    options: RunOptions,
-    *,
-    tell: Tell,
-    stop: Callable[[], bool] = never,
-) -> list[Report]:
-    """Execute some runs, by id, and report what became of each.
-
-    Several runs are seeds of one setting. They are trained together if possible, otherwise one after another.
-    """
-    together = _attempt_together(runs, store, options, tell, stop) if len(runs) > 1 else {}
-    reports = []
-    for run, settings in runs.items():
-        if run in together:
-            report = together[run]
-        elif stop():
-            report = Report("interrupted", f"run {run} was stopped before it started")
-        else:
-            report = attempt(settings, store, options, run=run, tell=tell, stop=stop)
-        tell(run=run, kind=report.kind, text=report.text)
-        reports.append(report)
-    return reports
-
-
-def _attempt_together(
-    runs: Mapping[str, RunSettings],
-    store: Store,
-    options: RunOptions,
-    tell: Tell,
-    stop: Callable[[], bool],
-) -> dict[str, Report]:
-    """The reports of runs that were executed together; none if each must be executed alone."""
-    try:
-        observers = [_observers(settings, store, options, run, tell) for run, settings in runs.items()]
-        records = execute_together(
-            list(runs.values()), store, options=options, observers=observers, stop=stop
-        )
-    except InterruptedRun as error:
-        return dict.fromkeys(runs, report_on(error))
-    except Exception:  # from one of them: executed alone it will report it, and the others continue
-        traceback.print_exc()
-        return {}
-    if records is None:
-        return {}
-    return {run: _finished(record, run) for run, record in zip(runs, records, strict=True)}
+def attempt_job(job: Job, *, tell: Tell, stop: Callable[[], bool] = never) -> Report:
+    """Execute or resume the run of a job, and tell what became of it too."""
+    if stop():
+        report = Report("interrupted", f"run {job.run} was stopped before it started")
+    else:
+        report = attempt(job.settings, job.store, job.options, run=job.run, tell=tell, stop=stop)
+    tell(run=job.run, kind=report.kind, text=report.text)
+    return report
 
 
 def report_on(error: Exception) -> Report:
@@ -182,25 +152,14 @@ def _observers(
 # ---- packing jobs for a worker ------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Job:
-    """Runs by id, with the store and the options to execute them with."""
-
-    runs: Mapping[str, RunSettings]
-    store: Store
-    options: RunOptions
-
-
 def packed(job: Job) -> dict[str, Any]:
     """A job as plain JSON values, labels and files of parts included, with the caller's directory and module path."""
-    runs = {run: settings.resolved() for run, settings in job.runs.items()}
+    settings = job.settings.resolved()
+    labels = {"stream_label": settings.stream_label, "method_label": settings.method_label}
     return {
-        "runs": {
-            run: settings.to_dict()
-            | {"stream_label": settings.stream_label, "method_label": settings.method_label}
-            for run, settings in runs.items()
-        },
-        "files": files_of(runs.values()),
+        "run": job.run,
+        "settings": settings.to_dict() | labels,
+        "files": files_of(settings),
         "store": str(job.store.directory.absolute()),
         "options": vars(job.options) | {"trackers": list(job.options.trackers)},
         "directory": str(Path.cwd()),
@@ -213,14 +172,13 @@ def unpacked(values: Mapping[str, Any]) -> Job:
 
     >>> from orthocl.lab.experiment.settings import MethodSettings, StreamSettings
     >>> run = RunSettings(StreamSettings("rotated-mnist-mini"), MethodSettings("sgd"), method_label="plain")
-    >>> job = unpacked(packed(Job({"1": run}, Store("store"), RunOptions())))
-    >>> job.runs["1"].label
+    >>> job = unpacked(packed(Job("1", run, Store("store"), RunOptions())))
+    >>> job.settings.label
     'rotated-mnist-mini / plain / seed 0'
     """
     options = RunOptions(**{**values["options"], "trackers": tuple(values["options"]["trackers"])})
-    found = put_down(values["runs"], values["files"])
-    runs = {run: RunSettings.from_dict(settings) for run, settings in found.items()}
-    return Job(runs, Store(values["store"]), options)
+    settings = RunSettings.from_dict(put_down(values["settings"], values["files"]))
+    return Job(values["run"], settings, Store(values["store"]), options)
 
 
 def work_where_the_caller_does(values: Mapping[str, Any]) -> None:

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from orthocl.errors import SettingsError
 from orthocl.lab.experiment.grid import flat
@@ -54,6 +54,8 @@ class Tracker(RunObserver):
         make_sink: from a run's settings, its id and a directory.
         directory: where to write what trackers write to files, such as the store's.
     """
+
+    reads_weights: ClassVar[bool] = False
 
     def __init__(self, make_sink: Callable[[RunSettings, str, Path], Sink], directory: Path):
         self.make_sink = make_sink

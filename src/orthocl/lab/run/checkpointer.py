@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from orthocl.errors import OrthoclError, StoreError
 from orthocl.formatting import counted
@@ -36,6 +36,8 @@ class PausedRun(InterruptedRun):
 class Checkpointer(Observer):
     """Writes checkpoints and the progress file, and stops the run when asked to."""
 
+    reads_weights: ClassVar[bool] = False
+
     def __init__(
         self,
         store: Store,
@@ -43,10 +45,9 @@ class Checkpointer(Observer):
         options: RunOptions,
         stop: Callable[[], bool],
         claim: Claim,
-        together: int,
     ):
         self.store, self.run = store, run
-        self.options, self.stop, self.claim, self.together = options, stop, claim, together
+        self.options, self.stop, self.claim = options, stop, claim
         self.spent = 0.0
         self.clock = self.saved = time.perf_counter()
         self.curve_points = 0
@@ -60,7 +61,7 @@ class Checkpointer(Observer):
 
     def finished(self, progress: Progress) -> Progress:
         """The progress with the total time in it."""
-        progress.seconds["total"] = self.spent + (time.perf_counter() - self.clock) / self.together
+        progress.seconds["total"] = self.spent + time.perf_counter() - self.clock
         return progress
 
     def on_start(self, learner: Learner, stream: Stream, progress: Progress) -> None:

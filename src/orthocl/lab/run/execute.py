@@ -33,9 +33,8 @@ from orthocl.methods import Learner, make_method
 from orthocl.nets import make_net
 from orthocl.storage import write_state
 from orthocl.streams import Stream, make
-from orthocl.training import Observer, Progress, TrainSettings, attach
+from orthocl.training import Observer, Progress, TrainSettings, attach, train
 from orthocl.training.checkpoint import load_checkpoint
-from orthocl.training.loop import Member, train_members
 from orthocl.training.losses import LOSSES
 from orthocl.training.seeds import derive_seed
 
@@ -135,7 +134,7 @@ def _make(attempt: Attempt) -> Record:
         torch.set_num_threads(attempt.begin())
         try:
             attempt.prepare()
-            progress = train_members([attempt.member], settings.train)[0]
+            progress = attempt.train()
         except UnsupportedError as error:
             record = Record(
                 run,
@@ -160,7 +159,7 @@ def _make(attempt: Attempt) -> Record:
 
 @dataclass
 class Attempt:
-    """A claimed run in progress: what comes before and after its training.
+    """A claimed run in progress: its training, and what comes before and after.
 
     Args:
         settings: the run.
@@ -171,7 +170,6 @@ class Attempt:
         options: how to execute it.
         observers: its watchers.
         stop: asked now and then.
-        together: how many runs are trained together in this process and share its time.
     """
 
     settings: RunSettings
@@ -182,7 +180,6 @@ class Attempt:
     options: RunOptions
     observers: Sequence[RunObserver]
     stop: Callable[[], bool]
-    together: int = 1
     learner: Learner = field(init=False)
     progress: Progress = field(default_factory=Progress, init=False)
 
@@ -196,26 +193,29 @@ class Attempt:
     def prepare(self) -> None:
         """Build everything, and resume from a checkpoint if there is one."""
         self.learner = build_learner(self.settings, self.stream)
-        self.checkpointer = Checkpointer(
-            self.store, self.run, self.options, self.stop, self.claim, self.together
-        )
+        self.checkpointer = Checkpointer(self.store, self.run, self.options, self.stop, self.claim)
         if self.store.checkpoint(self.run).exists():
             self.progress = load_checkpoint(
                 self.store.checkpoint(self.run), self.learner, self.stream, owner=self.run
             )
             self.checkpointer.resumed(self.progress)
 
-    @property
-    def member(self) -> Member:
-        """The prepared run as the training loop expects it, with all its observers."""
-        watchers = (self.checkpointer, *self.observers)
-        return Member(self.learner, self.stream, self.settings.seed, self.progress, watchers)
+    def train(self) -> Progress:
+        """Train what was prepared, with all observers."""
+        return train(
+            self.learner,
+            self.stream,
+            self.settings.train,
+            seed=self.settings.seed,
+            progress=self.progress,
+            observers=(self.checkpointer, *self.observers),
+        )
 
     def conclude(self, progress: Progress) -> Record:
         """Write the record, and the weights before it."""
         model = self.learner.model
         self.checkpointer.finished(progress)
-        record = _record(self.run, self.settings, self.stream, model, progress, self.together)
+        record = _record(self.run, self.settings, self.stream, model, progress)
         if self.options.keep_weights:
             write_state(
                 self.store.folder(self.run) / "weights.safetensors",
@@ -309,9 +309,7 @@ def total_steps(settings: RunSettings, samples: Sequence[int], batch_size: int |
     return [settings.train.epochs * -(-count // size) for count in samples]
 
 
-def _record(
-    run: str, settings: RunSettings, stream: Stream, model: nn.Module, progress: Progress, together: int
-) -> Record:
+def _record(run: str, settings: RunSettings, stream: Stream, model: nn.Module, progress: Progress) -> Record:
     parameters = sum(p.numel() for p in model.parameters() if p.requires_grad)
     result = Result.from_progress(progress, parameters, [len(task.train) for task in stream])
     provenance = {
@@ -319,7 +317,6 @@ def _record(
         "labels": _labels(settings),
         "seconds": {key: round(value, 3) for key, value in progress.seconds.items() if key != "resumes"},
         "resumes": int(progress.seconds.get("resumes", 0)),
-        "together": together,
         "finished": _now(),
     }
     return Record(run, settings, describe_stream(stream), result=result, provenance=provenance)

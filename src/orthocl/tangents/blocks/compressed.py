@@ -103,7 +103,9 @@ class Compressed(Block):
         """The gradient with these coordinates."""
         (k, r), groups = self.ranks, len(self.input_basis)
         count = groups * r * k
-        left, right, bias = self._outside(flat[:count].view(groups, r, k), flat[count:].view(groups, r, -1))
+        left, right, bias = self._outside(
+            flat[:count].view(groups, r, k), flat[count:].view(groups, r, int(self.bias))
+        )
         return [(left @ right).view(self.shapes[0]), *bias]
 
     def _outside(self, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor, list[Tensor]]:

@@ -130,18 +130,21 @@ class Patches(Outer):
     def combine(self, weights: Tensor) -> list[Tensor]:
         """G_l^T w."""
         dtype, (inputs, outputs) = weights.dtype, self.width
-        weight = weights.new_zeros(self.groups, outputs, inputs)
-        bias = weights.new_zeros(self.shapes[0][0])
+        found: list[Tensor] = []
         for rows in self._pieces():
             weighted = self.deltas[rows].to(dtype) * weights[rows, None, None]
+            flat, patches = weighted.flatten(0, 1), self.patches(rows, dtype).flatten(0, 1)
             if self.groups == 1:
-                weight[0].addmm_(weighted.flatten(0, 1).t(), self.patches(rows, dtype).flatten(0, 1))
+                parts = [flat.t() @ patches]
             else:
-                grouped = torch.unflatten(weighted.flatten(0, 1), 1, (self.groups, outputs))
-                patches = torch.unflatten(self.patches(rows, dtype).flatten(0, 1), 1, (self.groups, inputs))
-                weight.baddbmm_(grouped.permute(1, 2, 0), patches.transpose(0, 1))
-            bias += weighted.sum((0, 1))
-        return [weight.view(self.shapes[0]), *([bias] if self.bias else [])]
+                grouped = torch.unflatten(flat, 1, (self.groups, outputs)).permute(1, 2, 0)
+                parts = [grouped @ torch.unflatten(patches, 1, (self.groups, inputs)).transpose(0, 1)]
+            if self.bias:
+                parts.append(weighted.sum((0, 1)))
+            found = [one + more for one, more in zip(found, parts, strict=True)] if found else parts
+        if not found:
+            return [weights.new_zeros(shape) for shape in self.shapes]
+        return [part.reshape(shape) for part, shape in zip(found, self.shapes, strict=True)]
 
     def gram(self, other: Block) -> Tensor:
         """From pairs of positions when L L' (i + o) < i o, else from explicit rows."""
