@@ -114,7 +114,7 @@ def test_the_constraint_holds_after_each_step_of_lbfgs(search):
                 return loss
 
             before = optimizer.step(closure).item()
-            fitted.append(float(cross_entropy(model(x), y)) < before)
+            fitted.append(cross_entropy(model(x), y).item() < before)
             if learner.tasks_done:
                 moved = [p.detach() - s for p, s in zip(model.parameters(), start, strict=True)]
                 assert learner.method.subspace.leak(moved) < 1e-12
