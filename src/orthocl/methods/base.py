@@ -129,6 +129,14 @@ class Method(Declarations):
                 and further ones, and are longer along their first axis where they differ.
         """
 
+    def weights_changed(self, learner: Learner) -> str | None:
+        """Between tasks: the weights are not those that the last task left. Take anew whatever can be.
+
+        Returns:
+            What that means for what is remembered, for a warning; None if nothing remembered depends on the weights.
+        """
+        return None
+
     def monitor(self, learner: Learner) -> dict[str, float]:
         """Numbers worth recording at the end of a task, such as the rank of the memory."""
         return {}

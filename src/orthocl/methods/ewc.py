@@ -19,7 +19,7 @@ from orthocl.methods.growing import grown_centre, grown_list
 from orthocl.methods.importance import mean_of_gradients
 from orthocl.methods.learner import Learner
 from orthocl.methods.memory import draw
-from orthocl.methods.quadratic import add_quadratic, quadratic_penalty
+from orthocl.methods.quadratic import add_quadratic, importances_are_old, quadratic_penalty
 from orthocl.nets.positions import IGNORED, log_probabilities
 
 
@@ -76,6 +76,10 @@ class EWC(Method):
         """New weights have no importance for earlier tasks."""
         self.importance = grown_list(self.importance, learner.parameters, earlier)
         self.centre = grown_centre(self.centre, learner.parameters, earlier)
+
+    def weights_changed(self, learner: Learner) -> str | None:
+        """The samples are not kept: the Fisher information stays that of the earlier weights."""
+        return importances_are_old(self.name) if self.importance else None
 
     def end_task(self, learner: Learner) -> None:
         """Add the task's Fisher diagonal at its final weights."""

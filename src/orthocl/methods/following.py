@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from orthocl.errors import SettingsError, StoreError, UnsupportedError, warn
+from orthocl.methods.guard import marks
 from orthocl.methods.saved_state import check_saved, check_saved_settings
 from orthocl.storage import converted
 from orthocl.tangents.growing import has_grown
@@ -39,6 +40,21 @@ def follow_precision(learner: Learner) -> None:
         learner.dtype = now
 
 
+def follow_weights(learner: Learner) -> None:
+    """Notice weights that have changed since the last task ended; the method takes anew what it can."""
+    guard = learner.guard
+    if not guard.changed(learner.parameters):
+        return
+    with learner.full_precision():
+        cost = learner.method.weights_changed(learner)
+    guard.left = [marks(learner.parameters)]
+    if cost:
+        warn(
+            "the weights have changed since the last task ended (others were loaded, averaged or trained outside "
+            f"`learning`): {cost}"
+        )
+
+
 def restore(learner: Learner, state: dict[str, Any]) -> None:
     """Restore the state of a learner, also into a model that has grown since; all of it or nothing."""
     method = learner.method
@@ -64,6 +80,7 @@ def restore(learner: Learner, state: dict[str, Any]) -> None:
         learner.generator.set_state(draws)
         raise StoreError(f"this state does not fit {method.name} ({error!r}): nothing was loaded") from error
     learner.tasks_done = state["tasks_done"]
+    learner.guard.left = [dict(zip(names, rows, strict=True)) for names, rows in state.get("weights", [])]
 
 
 def _restore_smaller(

@@ -77,6 +77,15 @@ class LayerProjection(Method, ABC):
                 if bias is not None:
                     self.inputs.biases[weight] = bias
 
+    def weights_changed(self, learner: Learner) -> str | None:
+        """The samples are not kept: their inputs to layers behind the first cannot be looked at again."""
+        if not self.inputs.directions:
+            return None
+        return (
+            f"what {self.name} protects are the inputs that layers saw with the earlier weights, and behind a changed "
+            "layer they are others now. Change weights inside the block, before it ends"
+        )
+
     @abstractmethod
     def remember(self, seen: Seen) -> None:
         """Change the basis of one layer by what it has seen of the task."""

@@ -19,8 +19,8 @@ from orthocl.errors import DataError, TrainingError, warn
 from orthocl.formatting import counted, size_text
 from orthocl.methods.base import Method
 from orthocl.methods.certifiable import Certifiable
-from orthocl.methods.following import follow_growth, follow_precision, restore
-from orthocl.methods.guard import Guard
+from orthocl.methods.following import follow_growth, follow_precision, follow_weights, restore
+from orthocl.methods.guard import Guard, marks
 from orthocl.methods.ranks import Ranks
 from orthocl.nets.heads import find_heads
 from orthocl.nets.inputs import Batch, Inputs, Targets, call_model, each_tensor, tensors
@@ -141,9 +141,11 @@ class Learner(Certifiable):
             with self.full_precision():
                 self.method.end_task(self)
             self.tasks_done += 1
+            self.guard.left = [marks(self.parameters)]
         except BaseException:
             self.method.load_state_dict(before, self)
             self.generator.set_state(random)
+            self.guard.left = [*self.guard.left[:1], marks(self.parameters)]
             raise
         finally:
             self.leave_task()
@@ -157,6 +159,7 @@ class Learner(Certifiable):
         follow_growth(self)
         self.guard.before_task(self.parameters)
         follow_precision(self)
+        follow_weights(self)
         if self.method.projects:  # the optimizer's settings may have changed since the last task
             self.stage = "update" if why_not_exact(self.optimizer, self.parameters) else "gradient"
         model = find_heads(self.model)
@@ -353,6 +356,7 @@ class Learner(Certifiable):
             "tasks_done": self.tasks_done,
             "random": self.generator.get_state(),
             "state": self.method.state_dict(),
+            "weights": [] if self.task else self.guard.packed(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

@@ -17,7 +17,7 @@ from orthocl.methods.growing import grown_centre, grown_list
 from orthocl.methods.importance import mean_of_gradients
 from orthocl.methods.learner import Learner
 from orthocl.methods.memory import draw
-from orthocl.methods.quadratic import quadratic_penalty
+from orthocl.methods.quadratic import importances_are_old, quadratic_penalty
 
 
 @dataclass
@@ -53,6 +53,10 @@ class MAS(Method):
         """New weights have no importance for earlier tasks."""
         self.importance = grown_list(self.importance, learner.parameters, earlier)
         self.centre = grown_centre(self.centre, learner.parameters, earlier)
+
+    def weights_changed(self, learner: Learner) -> str | None:
+        """The samples are not kept: the sensitivities stay those of the earlier weights."""
+        return importances_are_old(self.name) if self.importance else None
 
     def end_task(self, learner: Learner) -> None:
         """Add the sensitivity of the outputs to each weight."""

@@ -258,6 +258,18 @@ class OGD(Method):
                 "not hold back their changes, if earlier outputs depend on them. OGD+ takes its tangents again",
             )
 
+    def weights_changed(self, learner: Learner) -> str | None:
+        """Measure what the stored tangents still protect: without the samples they cannot be taken again."""
+        if self.subspace is None or not self.subspace.rank:
+            return None
+        found = self.watch.drifts(learner, self.subspace, self.remembering(learner))
+        share = sum(one.outside for one in found) / max(1, len(found))
+        return (
+            f"on average {share:.1%} of today's gradients of remembered outputs lie outside what {self.name} protects. "
+            "Change weights inside the block, before it ends, or use OGD+, which keeps the samples and takes their "
+            "tangents again"
+        )
+
     def merge(self, learner: Learner) -> None:
         """Fold what the adapter has learnt so far into the weights; training continues as before."""
         if self.adapter is not None:

@@ -18,7 +18,7 @@ from orthocl.nets.inputs import tensors
 from orthocl.nets.modes import evaluating
 from orthocl.storage import tensor_bytes
 from orthocl.tangents.collect import Tangents, collect
-from orthocl.tangents.drift import PROBES, drift, probe_count
+from orthocl.tangents.drift import PROBES, Drift, drift, probe_count
 from orthocl.tangents.growing import grown_tangents
 from orthocl.tangents.remembering import Remembering
 from orthocl.tangents.subspace import Subspace
@@ -69,6 +69,16 @@ class Watch:
             moved = [p.detach() - s for p, s in zip(learner.parameters.values(), self.start, strict=True)]
         self.report["leak"] = subspace.leak(moved)
         learner.guard.check_leak(self.report["leak"])
+        found = self.drifts(learner, subspace, remember)
+        for key in ("cosine", "relative_norm", "outside"):
+            name = "norm" if key == "relative_norm" else key
+            if found:
+                self.report[f"drift_{name}"] = sum(getattr(one, key) for one in found) / len(found)
+        if self.statistics:
+            self._warn_of_batch_statistics(learner)
+
+    def drifts(self, learner: Learner, subspace: Subspace, remember: Remembering) -> list[Drift]:
+        """The probes' stored tangents against those at the current weights."""
         found = []
         for piece, stored in self.watched():
             with use_head(learner.model, piece.head):
@@ -87,12 +97,7 @@ class Watch:
                     found.append(drift(kept[0], now.select(kept[1]), subspace))
             else:
                 found.append(drift(stored, now, subspace))
-        for key in ("cosine", "relative_norm", "outside"):
-            name = "norm" if key == "relative_norm" else key
-            if found:
-                self.report[f"drift_{name}"] = sum(getattr(one, key) for one in found) / len(found)
-        if self.statistics:
-            self._warn_of_batch_statistics(learner)
+        return found
 
     def watched(self) -> list[tuple[Remembered, Tangents | None]]:
         """The probes that are measured: of all earlier tasks, or of some from the first to the last."""

@@ -15,7 +15,7 @@ from torch import Tensor
 from orthocl.methods.base import Gradient, Method, later
 from orthocl.methods.growing import grown_centre, grown_list
 from orthocl.methods.learner import Learner
-from orthocl.methods.quadratic import quadratic_penalty
+from orthocl.methods.quadratic import importances_are_old, quadratic_penalty
 
 
 @dataclass
@@ -70,6 +70,10 @@ class SI(Method):
         """New weights have no importance for earlier tasks."""
         self.importance = grown_list(self.importance, learner.parameters, earlier)
         self.centre = grown_centre(self.centre, learner.parameters, earlier)
+
+    def weights_changed(self, learner: Learner) -> str | None:
+        """The path is over: what it says of each weight stays."""
+        return importances_are_old(self.name) if self.importance else None
 
     def end_task(self, learner: Learner) -> None:
         """Turn the path into importances."""
