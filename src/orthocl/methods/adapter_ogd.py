@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from orthocl.methods.base import Gradient, Method
 from orthocl.methods.learner import Learner
 from orthocl.methods.memory import draw
+from orthocl.methods.moving_buffers import moved_buffers, warn_of_buffers
 from orthocl.nets.heads import use_head
 from orthocl.storage import tensor_bytes
 from orthocl.tangents.adapted_weights import adapted_layers, collect_whole, derived, lasting_name, merged
@@ -101,6 +102,7 @@ class AdapterOGD(Method):
     def end_task(self, learner: Learner) -> None:
         """Measure the leak, then keep tangents of samples of the task with respect to whole weights."""
         self.report = self._measured(learner)
+        warn_of_buffers(moved_buffers(learner), None)
         piece = draw(learner, self.memory_per_task)
         self.remembered[piece.task] = piece.index
         if len(piece):

@@ -8,9 +8,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from orthocl.errors import TrainingError, UnsupportedError, warn
+from orthocl.errors import DivergenceError, TrainingError, UnsupportedError, warn
 from orthocl.nets.heads import find_heads
-
 
 Marks = dict[str, Tensor]
 """Of each weight by name: how many numbers, how exact they are, and their checksum."""
@@ -93,8 +92,14 @@ class Guard:
             )
 
     def end(self, parameters: Iterable[Tensor]) -> None:
-        """Warn of another optimizer, whose steps bypass the method, and of layers that came during the task."""
-        self.bypassed = self.at_start is not None and not torch.equal(self.at_start, checksum(parameters))
+        """Refuse weights that have diverged; warn of an optimizer that bypasses the method, and of layers that came."""
+        now = checksum(parameters)
+        if not bool(now.isfinite().all()):
+            raise DivergenceError(
+                f"the weights are NaN or infinite at the end of the task: {self.method} remembers nothing of it. Train "
+                "with a smaller learning rate or a weaker penalty, and look for values in the data that are not finite"
+            )
+        self.bypassed = self.at_start is not None and not torch.equal(self.at_start, now)
         if self.bypassed:
             warn(
                 f"the weights were trained in this task, but not with the optimizer that {self.method} is "

@@ -10,10 +10,12 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from orthocl.errors import warn
 from orthocl.methods.base import Gradient, Method
 from orthocl.methods.layer_bases import LayerBases, Seen, look, matrix, parts
 from orthocl.methods.learner import Learner
 from orthocl.methods.memory import draw
+from orthocl.methods.moving_buffers import moved_buffers, warn_of_buffers
 from orthocl.tangents.recording import readable_layers
 
 
@@ -58,11 +60,17 @@ class LayerProjection(Method, ABC):
 
     def end_task(self, learner: Learner) -> None:
         """Extend the bases by what the task's inputs add."""
+        warn_of_buffers(moved_buffers(learner), None)
         piece = draw(learner, self.memory_per_task)
         if not len(piece):
             return
         for seen in look(learner, piece, inputs_only=not self.needs_derivatives):
             self.remember(seen)
+        if not self.inputs.directions:
+            warn(
+                f"{self.name} keeps not one direction of the inputs that its layers have seen: it protects nothing. "
+                "Raise its threshold, or look for layers whose inputs are all zero"
+            )
 
     def grow(self, learner: Learner, earlier: Mapping[str, tuple[int, ...]]) -> None:
         """More outputs of a layer see the same inputs; of a new layer no input has been seen, so it may move freely."""

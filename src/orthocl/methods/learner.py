@@ -25,12 +25,15 @@ from orthocl.methods.ranks import Ranks
 from orthocl.nets.heads import find_heads
 from orthocl.nets.inputs import Batch, Inputs, Targets, call_model, each_tensor, tensors
 from orthocl.nets.modes import run_in_eval_mode
-from orthocl.nets.outputs import Outputs, read_outputs
+from orthocl.nets.outputs import Outputs, check_repeatable, read_outputs
 from orthocl.storage import read_state, write_state
 from orthocl.streams.base import Split, Task
 from orthocl.streams.batches import SplitBatch, as_split
+from orthocl.streams.checks import check_finite
 from orthocl.tangents.commuting import why_not_exact
 
+FEW = 4
+"""Samples whose outputs are evaluated twice."""
 Loss = Callable[[Any, Any], Tensor]
 """(outputs, targets) of a batch -> mean loss: tensors, or dicts of them where outputs are named."""
 
@@ -133,6 +136,8 @@ class Learner(Certifiable):
                 if resumed:
                     self.method.resume_task(self)
                 else:
+                    if self.method.projects:
+                        self.check_outputs()
                     self.method.begin_task(self)
                     self.clean_momentum()
             self.guard.begin(self._protected)
@@ -173,7 +178,7 @@ class Learner(Certifiable):
                     self._undo.append(partial(parameter.requires_grad_, True))
         if self.batch_norm == "freeze" and self.tasks_done > 0:
             for module in self.model.modules():
-                if isinstance(module, nn.modules.batchnorm._BatchNorm):
+                if isinstance(module, nn.modules.batchnorm._NormBase):
                     self._undo += run_in_eval_mode(module)
         self.task = task
 
@@ -236,6 +241,13 @@ class Learner(Certifiable):
             self._warned = True
             warn(warning)
 
+    def check_outputs(self) -> None:
+        """Reject outputs that are random: their gradients would be those of one draw."""
+        index = torch.arange(min(FEW, len(self.current_task.train)))
+        inputs, targets = self.samples(index)
+        targets = each_tensor(targets, lambda part: part.to(self.device))
+        check_repeatable(self.model, self.to_model(inputs), targets, self.outputs)
+
     @property
     def device(self) -> torch.device:
         """The device of the model."""
@@ -251,8 +263,14 @@ class Learner(Certifiable):
         return inputs.to(self.device)
 
     def samples(self, index: Tensor) -> tuple[Inputs, Targets]:
-        """Inputs and targets of some training samples of the current task, as the data set gives them."""
-        return self.current_task.train.samples(index)
+        """Inputs and targets of some training samples of the current task, as the data set gives them.
+
+        What a method remembers comes from here: one sample that is not finite would spoil all later tasks.
+        """
+        inputs, targets = self.current_task.train.samples(index)
+        for what, batch in {"inputs": inputs, "targets": targets}.items():
+            check_finite(batch, index, what, self.current_task.number)
+        return inputs, targets
 
     def answer(self, inputs: Inputs, targets: Targets | None = None) -> Any:
         """What the loss is given for a batch: what the model returns, or the outputs that `attach` was told to read."""
