@@ -20,7 +20,7 @@ from orthocl.methods.importance import mean_of_gradients
 from orthocl.methods.learner import Learner
 from orthocl.methods.memory import draw
 from orthocl.methods.quadratic import add_quadratic, importances_are_old, quadratic_penalty
-from orthocl.nets.positions import IGNORED, log_probabilities
+from orthocl.nets.positions import IGNORED, log_probabilities, valid_positions
 
 
 @dataclass
@@ -128,6 +128,7 @@ def _log_likelihood_of_positions(
             if fisher == "predicted"
             else torch.multinomial(chances, 1, generator=generator)
         )
-        targets = torch.where(targets == IGNORED, targets, drawn.view(targets.shape).to(targets))
+        valid = valid_positions(targets, classes.shape[-1])
+        targets = torch.where(valid, drawn.view(targets.shape).to(targets), IGNORED)
     found, valid = log_probabilities(outputs, targets)
     return torch.where(valid, found, 0.0).sum(1)

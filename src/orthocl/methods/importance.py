@@ -14,7 +14,7 @@ from orthocl.methods.learner import Learner
 from orthocl.methods.memory import Remembered
 from orthocl.nets.heads import use_head
 from orthocl.nets.inputs import Batch, Inputs, Targets, each_tensor, sample_count, take
-from orthocl.nets.modes import evaluating, without_autocast
+from orthocl.nets.modes import evaluating, quiet_vmap, without_autocast
 from orthocl.nets.outputs import own_targets, read_outputs
 
 CHUNK_ELEMENTS = 2**24  # per-sample gradients held at once: 64 MB in float32
@@ -123,7 +123,7 @@ def _add_samples(
         rows = slice(start, start + chunk)
         batch = take(piece.inputs, rows), take(piece.targets, rows), take(cotangents, rows)
         try:
-            with torch.no_grad():
+            with torch.no_grad(), quiet_vmap():
                 moved = list(per_sample(parameters, *batch).values())
             believed = all(g.shape[1:] == sum_.shape for g, sum_ in zip(moved, total, strict=True))
         except (RuntimeError, NotImplementedError):

@@ -69,7 +69,7 @@ class LayerProjection(Method, ABC):
         if not self.inputs.directions:
             warn(
                 f"{self.name} keeps not one direction of the inputs that its layers have seen: it protects nothing. "
-                "Raise its threshold, or look for layers whose inputs are all zero"
+                "Let it keep more (its threshold or ratio), or look for layers whose inputs are all zero"
             )
 
     def grow(self, learner: Learner, earlier: Mapping[str, tuple[int, ...]]) -> None:
