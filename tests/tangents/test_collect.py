@@ -319,7 +319,7 @@ def test_rows_agree_with_autograd_up_to_the_rounding_of_their_type(scale, dtype,
     truth = torch.full((2, 3), 4.0 * scale, dtype=dtype)
     weights = torch.tensor([[1.0], [0.5]], dtype=dtype)
     rows = torch.full((2, 6), 8 / 3 * scale, dtype=torch.float64)
-    found = _Truth(weights, {"w": truth}, rounding=0.0)
+    found = _Truth(weights, {"w": truth}, dtype, rounding=0.0)
     for share, believed in (
         (0.0, True),
         (rounding, True),

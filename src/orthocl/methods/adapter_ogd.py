@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from orthocl.methods.base import Gradient, Method
+from orthocl.methods.base import Gradient, Method, no_complex_weights
 from orthocl.methods.learner import Learner
 from orthocl.methods.memory import draw
 from orthocl.methods.moving_buffers import moved_buffers, warn_of_buffers
@@ -71,6 +71,10 @@ class AdapterOGD(Method):
         self._steps = 0
         self._start: dict[str, Tensor] = {}
         self._layers: dict[str, nn.Module] = {}  # those that carry an adapter in this task
+
+    def refusal(self, learner: Learner) -> str | None:
+        """Refuse complex weights."""
+        return no_complex_weights(learner)
 
     def begin_task(self, learner: Learner) -> None:
         """Derive the directions of this task's adapter."""

@@ -198,6 +198,17 @@ def later(default: Any) -> Any:
     return field(default=default, metadata={"later": True})
 
 
+def no_complex_weights(learner: Learner) -> str | None:
+    """The reason to refuse complex weights, for methods that compare gradients as real vectors."""
+    found = [name for name, parameter in learner.parameters.items() if parameter.is_complex()]
+    if not found:
+        return None
+    return (
+        f"{learner.method.name} cannot protect complex weights such as {found[0]!r}: keep them as real numbers "
+        "(torch.view_as_real, with view_as_complex in forward), or name the real ones with protect=[...]"
+    )
+
+
 def dot(left: Gradient, right: Gradient) -> Tensor:
     """Inner product of two gradients."""
     return torch.stack(

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from orthocl.errors import SettingsError
-from orthocl.methods.base import Method
+from orthocl.methods.base import Method, no_complex_weights
 from orthocl.methods.growing import grown_centre, grown_list
 from orthocl.methods.importance import mean_of_gradients
 from orthocl.methods.learner import Learner
@@ -64,6 +64,10 @@ class EWC(Method):
             raise SettingsError(
                 "decay of ewc only has an effect with online=True: set that, or leave decay out"
             )
+
+    def refusal(self, learner: Learner) -> str | None:
+        """Refuse complex weights."""
+        return no_complex_weights(learner)
 
     def penalty(self, learner: Learner) -> Tensor | None:
         """The quadratic around the weights of finished tasks."""

@@ -25,7 +25,7 @@ from orthocl.methods.ranks import Ranks
 from orthocl.nets.heads import find_heads
 from orthocl.nets.inputs import Batch, Inputs, Targets, call_model, each_tensor, tensors
 from orthocl.nets.modes import run_in_eval_mode
-from orthocl.nets.outputs import Outputs, check_repeatable, read_outputs
+from orthocl.nets.outputs import Outputs, check_repeatable, read_outputs, takes
 from orthocl.storage import read_state, write_state
 from orthocl.streams.base import Split, Task
 from orthocl.streams.batches import SplitBatch, as_split
@@ -254,13 +254,13 @@ class Learner(Certifiable):
         return self._protected[0].device
 
     def to_model(self, inputs: Batch) -> Batch:
-        """Inputs on the model's device and, unless they are integers, in its precision."""
-        return each_tensor(inputs, self._one_to_model)
-
-    def _one_to_model(self, inputs: Tensor) -> Tensor:
-        if inputs.is_floating_point():
-            return inputs.to(self.device, self._protected[0].dtype)
-        return inputs.to(self.device)
+        """Inputs on the model's device; converted to its precision only where it does not take them as they are."""
+        moved = each_tensor(inputs, lambda part: part.to(self.device))
+        dtype = self._protected[0].dtype
+        others = {part.dtype for part in tensors(moved) if part.is_floating_point()} - {dtype}
+        if not others or not dtype.is_floating_point or takes(self.model, moved, self.outputs):
+            return moved
+        return each_tensor(moved, lambda part: part.to(dtype) if part.is_floating_point() else part)
 
     def samples(self, index: Tensor) -> tuple[Inputs, Targets]:
         """Inputs and targets of some training samples of the current task, as the data set gives them.

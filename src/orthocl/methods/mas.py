@@ -12,7 +12,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from orthocl.methods.base import Method
+from orthocl.methods.base import Method, no_complex_weights
 from orthocl.methods.growing import grown_centre, grown_list
 from orthocl.methods.importance import mean_of_gradients
 from orthocl.methods.learner import Learner
@@ -40,6 +40,10 @@ class MAS(Method):
     minimum: ClassVar[Mapping[str, float]] = {"strength": 0, "importance_samples": 0, "importance_batch": 1}
     importance: list[Tensor] = field(default_factory=list, init=False, repr=False)
     centre: list[Tensor] = field(default_factory=list, init=False, repr=False)
+
+    def refusal(self, learner: Learner) -> str | None:
+        """Refuse complex weights."""
+        return no_complex_weights(learner)
 
     def penalty(self, learner: Learner) -> Tensor | None:
         """The quadratic around the weights of the last finished task."""

@@ -15,13 +15,13 @@ import torch
 from torch import Tensor
 
 from orthocl.errors import TrainingError, warn
-from orthocl.methods.base import Gradient, Method, later
+from orthocl.methods.base import Gradient, Method, later, no_complex_weights
 from orthocl.methods.held_weights import held_elsewhere
 from orthocl.methods.learner import Learner
 from orthocl.methods.memory import Remembered, draw
 from orthocl.methods.protection_report import Watch
 from orthocl.nets.heads import use_head
-from orthocl.nets.inputs import Inputs
+from orthocl.nets.inputs import Inputs, each_tensor
 from orthocl.storage import export_state
 from orthocl.tangents.adapter import Adapter
 from orthocl.tangents.collect import Tangents, collect
@@ -276,13 +276,13 @@ class OGD(Method):
             self.adapter.merge()
 
     def refusal(self, learner: Learner) -> str | None:
-        """Refuse a requested adapter that would see only a part of the gradient."""
+        """Refuse complex weights, and a requested adapter that would see only a part of the gradient."""
         if self.engine == "adapter" and not learner.sole:
             return (
                 f"{self.name} cannot use its adapter beside other methods, because it does not see their share of the "
                 'gradient: use engine="auto" or engine="project"'
             )
-        return None
+        return no_complex_weights(learner)
 
     def memory_warning(self, learner: Learner, inputs: Inputs) -> str | None:
         """Whether the tangents of all expected tasks will fit into the memory now free."""
@@ -291,7 +291,8 @@ class OGD(Method):
         tasks = learner.tasks_expected or learner.tasks_done + 1
         shown: Any = learner.to_model(inputs)
         if learner.task is not None:  # what is remembered may depend on the form of the targets
-            shown = shown, learner.to_model(learner.samples(torch.tensor([0]))[1])
+            targets = learner.samples(torch.tensor([0]))[1]
+            shown = shown, each_tensor(targets, lambda part: part.to(learner.device))
         found = plan(
             learner.model,
             shown,

@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor, nn
 
-from orthocl.errors import SettingsError, UnsupportedError
-from orthocl.nets.inputs import Inputs, Targets, call_model, described, tensors
+from orthocl.errors import OrthoclError, SettingsError, UnsupportedError
+from orthocl.nets.inputs import Inputs, Targets, call_model, described, take, tensors
 from orthocl.nets.modes import evaluating, without_autocast
 
 Selector = Callable[..., Tensor]
@@ -106,6 +106,23 @@ def _takes_targets(selector: Selector) -> bool:
     positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     required = [p for p in parameters if p.kind in positional and p.default is inspect.Parameter.empty]
     return len(required) >= 3
+
+
+@torch.no_grad()
+def takes(model: nn.Module, inputs: Inputs, outputs: Outputs = None) -> bool:
+    """Whether a model can be called with inputs of these types: layers often refuse another precision than their own.
+
+    >>> takes(nn.Linear(2, 1), torch.zeros(3, 2)), takes(nn.Linear(2, 1), torch.zeros(3, 2).double())
+    (True, False)
+    """
+    with evaluating(model), without_autocast():
+        try:
+            read_outputs(model, take(inputs, slice(0, 1)), None, outputs)
+        except RuntimeError:
+            return False
+        except (TypeError, ValueError, AttributeError, LookupError, OrthoclError):
+            return True  # a selector that needs targets, which comes after the model
+    return True
 
 
 @torch.no_grad()

@@ -169,7 +169,7 @@ def as_split(
     if len(items) and split is None and collate is default_collate and _is_pair(items[0]):
         return DatasetSplit(cast(Dataset[Any], items))
     found = BatchSplit(items, collate, split or default_split(model))
-    if split is None:
+    if split is None and len(items):
         _check_last_entry(found)
     return found
 
