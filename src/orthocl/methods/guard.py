@@ -122,7 +122,7 @@ class Guard:
     def changed(self, parameters: Mapping[str, Tensor]) -> bool:
         """Whether the weights are others than those that the last task left: loaded, averaged, trained in between."""
         now = marks(parameters)
-        return bool(self.left) and all(_differ(then, now) for then in self.left)
+        return bool(self.left) and all(differ(then, now) for then in self.left)
 
     def packed(self) -> list[tuple[list[str], Tensor]]:
         """What `left` holds, for a file."""
@@ -163,13 +163,13 @@ def marks(parameters: Mapping[str, Tensor]) -> Marks:
     return dict(zip(parameters, torch.cat([torch.tensor(kinds, dtype=torch.float64), sums], 1), strict=True))
 
 
-def _differ(then: Marks, now: Marks) -> bool:
+def differ(then: Marks, now: Marks, same: float = SAME) -> bool:
     """Whether a weight that is in both, at the same size, has another value; up to rounding if it was converted."""
     for name in then.keys() & now.keys():
         (size, eps, total, squares), (size_now, eps_now, total_now, squares_now) = (
             found[name].tolist() for found in (then, now)
         )
-        allowed = SAME if eps == eps_now else 4 * max(eps, eps_now)
+        allowed = same if eps == eps_now else 4 * max(eps, eps_now)
         if size == size_now and not (
             abs(total_now - total) <= allowed * (size * squares) ** 0.5
             and abs(squares_now - squares) <= allowed * squares
