@@ -128,6 +128,7 @@ class Session:
         if before is not None:
             before.detach()
             learner.tasks_done, learner.generator = before.tasks_done, before.generator
+            learner.guard.left = before.guard.left
         if self._saved is not None:
             learner.load(self._saved)
             self._saved = None

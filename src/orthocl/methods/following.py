@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from orthocl.errors import SettingsError, StoreError, UnsupportedError, warn
+from orthocl.methods.guard import marks
 from orthocl.methods.saved_state import check_saved, check_saved_settings
 from orthocl.storage import converted
 from orthocl.tangents.growing import has_grown
@@ -39,6 +40,21 @@ def follow_precision(learner: Learner) -> None:
     if now != learner.dtype:
         learner.method.load_state_dict(converted(learner.method.state_dict(), learner.dtype, now), learner)
         learner.dtype = now
+
+
+def follow_weights(learner: Learner) -> None:
+    """Notice weights that have changed since the last task ended; the method takes anew what it can."""
+    guard = learner.guard
+    if not guard.changed(learner.parameters):
+        return
+    with learner.full_precision():
+        cost = learner.method.weights_changed(learner)
+    guard.left = [marks(learner.parameters)]
+    if cost:
+        warn(
+            "the weights have changed since the last task ended (others were loaded, averaged or trained outside "
+            f"`learning`): {cost}"
+        )
 
 
 def restore(learner: Learner, state: dict[str, Any]) -> None:
@@ -75,6 +91,7 @@ def restore(learner: Learner, state: dict[str, Any]) -> None:
             n: at for n, at in (learner.started_from | moved).items() if n in learner.parameters
         }
         learner.latest_task, learner.unprojected = task["number"], task["unprojected"]
+    learner.guard.left = [dict(zip(names, rows, strict=True)) for names, rows in state.get("weights", [])]
 
 
 def _restore_smaller(
