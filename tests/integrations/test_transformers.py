@@ -5,7 +5,7 @@ import torch
 from torch.utils.data import Dataset
 
 import orthocl
-from orthocl.errors import UnsupportedError
+from orthocl.errors import StoreError, TrainingError, UnsupportedError
 
 transformers = pytest.importorskip(
     "transformers", reason="transformers is not installed: pip install 'orthocl[integrations]'"
@@ -58,7 +58,7 @@ def lora(model):
 OPTIMIZERS = {"sgd": ("sgd", ""), "momentum": ("sgd", "momentum=0.9"), "adamw": ("adamw_torch_fused", "")}
 
 
-def fit(model, data, folder, callbacks, setting="adamw"):
+def fit(model, data, folder, callbacks, setting="adamw", resume=None, **more):
     name, settings = OPTIMIZERS.get(setting, ("sgd", ""))
     arguments = transformers.TrainingArguments(
         output_dir=str(folder),
@@ -72,14 +72,17 @@ def fit(model, data, folder, callbacks, setting="adamw"):
         bf16=setting == "bf16",
         gradient_checkpointing=setting == "checkpointing",
         per_device_train_batch_size=4,
-        num_train_epochs=1,
         use_cpu=True,
         report_to=[],
-        save_strategy="no",
         logging_strategy="no",
         disable_tqdm=True,
+        **{"save_strategy": "no", "num_train_epochs": 1, **more},
     )
-    transformers.Trainer(model, arguments, train_dataset=data, callbacks=callbacks).train()
+    trainer = transformers.Trainer(
+        model, arguments, train_dataset=data, eval_dataset=data, callbacks=callbacks
+    )
+    trainer.train(resume_from_checkpoint=resume)
+    return trainer
 
 
 def test_protected(tmp_path, setting, check_protected):
@@ -144,3 +147,132 @@ def test_sharded_parameters_are_refused():
 
     with pytest.raises(UnsupportedError, match="shard"):
         OrthoclCallback(orthocl.OGD()).on_train_begin(Arguments(), None, None)
+
+
+def method(name):
+    return orthocl.OGD(memory_per_task=4) if name == "ogd" else orthocl.OGDPlus(memory_per_task=4)
+
+
+def remembered(callback, task):
+    """Inputs and labels of the samples that are remembered of a task: OGD only says which they were."""
+    data = Words(task - 1)
+    index = callback.method.remembered[task]
+    inputs = {"input_ids": data.words[index], "attention_mask": torch.ones(len(index), 5, dtype=torch.long)}
+    return inputs, data.labels[index]
+
+
+SAVING = {"save_strategy": "steps", "save_steps": 2}
+
+
+@pytest.mark.parametrize("setting", ["sgd", "momentum", "adamw", "clipping"])
+def test_a_resumed_fit_ends_as_if_it_was_never_interrupted(tmp_path, setting, copied, leak):
+    model, callback = bert(), OrthoclCallback(method("ogd"), seed=0)
+    fit(model, Words(0), tmp_path, [callback], setting)
+    learnt = copied(model)
+    callback.save(tmp_path / "memory.safetensors")
+    fit(model, Words(1), tmp_path, [callback], setting, **SAVING)
+    end, certificate = copied(model), callback.certificate()
+
+    fresh, other = bert(), OrthoclCallback(method("ogd"), seed=5)
+    if setting == "sgd":  # as a script does that begins every fit so: the checkpoint knows more
+        other.load(tmp_path / "memory.safetensors")
+    fit(fresh, Words(1), tmp_path, [other], setting, str(tmp_path / "checkpoint-2"), **SAVING)
+    resumed = copied(fresh)
+    assert all(torch.allclose(end[name], resumed[name], atol=1e-6) for name in end)
+    assert other.learner.tasks_done == 2
+    assert torch.equal(other.method.remembered[2], callback.method.remembered[2])
+    again = other.certificate()
+    assert again.moved == pytest.approx(certificate.moved, rel=1e-4)
+    assert again.leak < 1e-5
+    assert leak(fresh, [remembered(other, 1)], learnt, resumed) < 1e-5
+
+
+def test_a_resumed_fit_with_a_penalty(tmp_path, copied):
+    ends = []
+    for resume in (None, str(tmp_path / "checkpoint-2")):
+        model, callback = bert(), OrthoclCallback(orthocl.SI(strength=1.0), seed=0)
+        if resume is None:
+            fit(model, Words(0), tmp_path, [callback], "sgd")
+        fit(model, Words(1), tmp_path, [callback], "sgd", resume, **SAVING)
+        ends.append((copied(model), callback.state_dict()["state"]))
+    (weights, memory), (other_weights, other_memory) = ends
+    assert all(torch.allclose(weights[name], other_weights[name], atol=1e-6) for name in weights)
+    assert memory.keys() == other_memory.keys()
+
+
+def test_a_checkpoint_without_the_memory_is_not_resumed(tmp_path):
+    model, callback = bert(), OrthoclCallback(method("ogd"), seed=0)
+    fit(model, Words(0), tmp_path, [callback], "sgd")
+    callback.save(tmp_path / "memory.safetensors")
+    fit(model, Words(1), tmp_path, [callback], "sgd", **SAVING)
+    (tmp_path / "checkpoint-2" / "orthocl.safetensors").unlink()
+    fresh = OrthoclCallback(method("ogd"), seed=0)
+    with pytest.raises(StoreError, match=r"not in it .* callback.load"):
+        fit(bert(), Words(1), tmp_path, [fresh], "sgd", str(tmp_path / "checkpoint-2"))
+    fresh.load(tmp_path / "memory.safetensors")
+    fit(bert(), Words(1), tmp_path, [fresh], "sgd", str(tmp_path / "checkpoint-2"))
+    assert fresh.learner.tasks_done == 2
+
+
+def test_a_checkpoint_that_was_moved(tmp_path):
+    """The Trainer does not say where the checkpoint is: the callback looks in the output folder, and checks."""
+    model, callback = bert(), OrthoclCallback(method("ogd"), seed=0)
+    fit(model, Words(0), tmp_path / "old", [callback], "sgd")
+    fit(model, Words(1), tmp_path / "old", [callback], "sgd", **SAVING)
+    fit(bert(), Words(0), tmp_path / "new", [OrthoclCallback(method("ogd"), seed=0)], "sgd", **SAVING)
+    fresh, moved = OrthoclCallback(method("ogd"), seed=0), tmp_path / "old" / "checkpoint-2"
+    with pytest.raises(TrainingError, match="other weights"):
+        fit(bert(), Words(1), tmp_path / "new", [fresh], "sgd", str(moved))
+    fresh.load(moved)
+    fit(bert(), Words(1), tmp_path / "new", [fresh], "sgd", str(moved))
+    assert fresh.learner.tasks_done == 2
+
+
+def test_the_memory_in_a_checkpoint_is_not_that_of_a_finished_task(tmp_path):
+    model, callback = bert(), OrthoclCallback(method("ogd"), seed=0)
+    fit(model, Words(0), tmp_path, [callback], "sgd", **SAVING)
+    fresh = OrthoclCallback(method("ogd"), seed=0)
+    fresh.load(tmp_path / "checkpoint-4")
+    with pytest.raises(TrainingError, match="in the middle of a task"):
+        fit(model, Words(1), tmp_path, [fresh], "sgd")
+
+
+@pytest.mark.parametrize("name", ["ogd", "ogd+"])
+@pytest.mark.parametrize("peft", [False, True])
+def test_the_best_epoch_is_what_is_protected(tmp_path, name, peft, copied, leak):
+    best = {"eval_strategy": "epoch", "save_strategy": "epoch", "load_best_model_at_end": True}
+    model = lora(bert()) if peft else bert()
+    callback = OrthoclCallback(method(name), seed=0)
+    seen = []
+
+    class Last(transformers.TrainerCallback):
+        """Losses that grow, so that the first epoch is the best; early stopping ends the fit."""
+
+        def on_evaluate(self, args, state, control, metrics, model, **rest):
+            metrics["eval_loss"] = float(state.global_step)
+            seen.append(copied(model))
+
+    stop = transformers.EarlyStoppingCallback(early_stopping_patience=2)
+    fit(model, Words(0), tmp_path, [callback, Last(), stop], "sgd", num_train_epochs=5, **best)
+    learnt = copied(model)
+    assert len(seen) == 3
+    assert all(torch.equal(learnt[name], seen[0][name]) for name in learnt)
+    fit(model, Words(1), tmp_path / "2", [callback], "sgd")
+    assert leak(model, [remembered(callback, 1)], learnt, copied(model)) < 1e-5
+    model.load_state_dict(learnt)
+    fit(model, Words(1), tmp_path / "3", [], "sgd")
+    assert leak(model, [remembered(callback, 1)], learnt, copied(model)) > 1e-2
+
+
+@pytest.mark.parametrize("name", ["ogd", "ogd+"])
+def test_weights_loaded_after_the_fit_are_what_is_protected(tmp_path, name, copied, leak):
+    model, callback = bert(), OrthoclCallback(method(name), seed=0)
+    fit(model, Words(0), tmp_path, [callback], "sgd", num_train_epochs=2, **SAVING)
+    drawn = callback.method.remembered[1]
+    best = bert().from_pretrained(tmp_path / "checkpoint-2")  # another object
+    learnt = copied(best)
+    with pytest.warns(UserWarning, match="taken again"):
+        fit(best, Words(1), tmp_path, [callback], "sgd")
+    assert torch.equal(drawn, callback.method.remembered[1])
+    assert callback.learner.tasks_done == 2
+    assert leak(best, [remembered(callback, 1)], learnt, copied(best)) < 1e-5

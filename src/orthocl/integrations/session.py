@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Literal
@@ -11,14 +11,19 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
-from orthocl.errors import TrainingError
+from orthocl.errors import StoreError, TrainingError
+from orthocl.integrations.ending import Ending
 from orthocl.methods.base import Method
 from orthocl.methods.certificate import Certificate
 from orthocl.methods.learner import Learner, Loss
 from orthocl.methods.learner_certificate import Samples
 from orthocl.nets.outputs import Outputs
+from orthocl.storage import read_state, write_state
 from orthocl.streams.batches import SplitBatch
 from orthocl.training.attach import attach
+
+FILE = "orthocl.safetensors"
+"""Name of the memory's file in the folder of a checkpoint."""
 
 
 class Session:
@@ -57,16 +62,43 @@ class Session:
         self._seed, self._tasks = seed, tasks
         self._open: ExitStack | None = None
         self._saved: Path | None = None
+        self._ending: Ending | None = None
 
-    def begin(self, model: nn.Module, optimizer: torch.optim.Optimizer, data: Any) -> Learner:
-        """Start a task: attach to this optimizer, with the memory of the tasks before."""
+    def begin(
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        data: Any,
+        *,
+        resumed: bool = False,
+        checkpoint: Mapping[str, Any] | None = None,
+    ) -> Learner:
+        """Start a task: attach to this optimizer, with the memory of the tasks before.
+
+        Args:
+            model: the model.
+            optimizer: the optimizer of this fit.
+            data: the data of the task.
+            resumed: whether the trainer goes on from a checkpoint, in the middle of a fit.
+            checkpoint: the memory in that checkpoint, as `state_dict` gave it; None if it has none.
+        """
         if self._open is not None:
             raise TrainingError(
                 "a task is still being learnt with this callback: let its fit end before the next one begins"
             )
+        if resumed and checkpoint is None and self._saved is None:
+            raise StoreError(
+                f"the trainer goes on from a checkpoint, but the memory of earlier tasks is not in it ({FILE}): they "
+                "would not be protected. Resume from a checkpoint that was written with this callback, or name the "
+                "file with callback.load(path). If there is no earlier task, load only the weights of the checkpoint "
+                "and begin a new fit"
+            )
         learner = self._attached(model, optimizer)
+        self._restore(learner, checkpoint)
         stack = ExitStack()
-        stack.enter_context(learner.learning(data, head=self.head))
+        stack.enter_context(
+            learner.learning(data, head=self.head, resumed=resumed and learner.halfway is not None)
+        )
         self._open = stack
         return learner
 
@@ -81,9 +113,11 @@ class Session:
 
     def end(self) -> None:
         """End the task: the method remembers what it needs. Nothing happens if none was begun."""
-        if self._open is not None:
+        if self._open is not None and self.learner is not None:
             stack, self._open = self._open, None
+            ending = Ending.before(self.learner)
             stack.close()
+            self._ending = ending.after(self.learner)
 
     def fail(self, error: BaseException) -> None:
         """End the task after an error: the memory is as it was before the task."""
@@ -97,19 +131,55 @@ class Session:
 
     def certificate(self, probes: dict[str, Samples] | None = None) -> Certificate:
         """What the latest fit changed on earlier tasks: see `Learner.certificate`."""
+        return self._learnt("there is no change to certify").certificate(probes)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The memory, with the task that is being learnt if there is one; empty if nothing was learnt yet."""
         if self.learner is None:
-            raise TrainingError("nothing was learnt with this callback yet: fit a task first")
-        return self.learner.certificate(probes)
+            return {}
+        self.learner.merge()  # the weights of the checkpoint are complete: so must be those that the memory goes with
+        return self.learner.state_dict()
 
     def save(self, path: str | Path) -> None:
         """Write the method's memory to one file; save the model's weights as always."""
-        if self.learner is None:
-            raise TrainingError("nothing was learnt with this callback yet: there is no memory to save")
-        self.learner.save(path)
+        self._learnt("there is no memory to save")
+        write_state(path, self.state_dict())
+
+    def save_in(self, folder: Path) -> None:
+        """Write the memory into the folder of a checkpoint, if it is there."""
+        if self.learner is not None and folder.is_dir():
+            write_state(folder / FILE, self.state_dict())
 
     def load(self, path: str | Path) -> None:
-        """Read what `save` wrote, when the next fit begins."""
+        """Read what `save` wrote, when the next fit begins: a file, or the folder of a checkpoint."""
         self._saved = Path(path)
+
+    def _learnt(self, consequence: str) -> Learner:
+        """The learner, once a task was learnt, with the memory of the weights that the model has now."""
+        if self.learner is None:
+            raise TrainingError(
+                f"nothing was learnt with this callback yet, so {consequence}: fit a task first"
+            )
+        self._end_again(self.learner)
+        return self.learner
+
+    def _restore(self, learner: Learner, checkpoint: Mapping[str, Any] | None) -> None:
+        """Load the memory of the checkpoint that the trainer goes on from, or of the file that the user has named."""
+        saved, self._saved = self._saved, None
+        if saved is not None:
+            named = read_state(saved / FILE if saved.is_dir() else saved)
+            if checkpoint is None or named.get("halfway") is not None:  # the memory before the task says less
+                checkpoint = named
+        if checkpoint is None:
+            self._end_again(learner)
+        else:
+            learner.load_state_dict(dict(checkpoint))
+        self._ending = None
+
+    def _end_again(self, learner: Learner) -> None:
+        """End the latest task anew if the weights were changed since, such as by loading those of the best epoch."""
+        if self._ending is not None and self._open is None:
+            self._ending = self._ending.again(learner)
 
     def _attached(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> Learner:
         learner = attach(
@@ -128,9 +198,6 @@ class Session:
         if before is not None:
             before.detach()
             learner.tasks_done, learner.generator = before.tasks_done, before.generator
-        if self._saved is not None:
-            learner.load(self._saved)
-            self._saved = None
         return learner
 
 

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from orthocl.errors import SettingsError, StoreError, UnsupportedError, warn
+from orthocl.methods.halfway import Halfway
 from orthocl.methods.saved_state import check_saved, check_saved_settings
 from orthocl.storage import converted
 from orthocl.tangents.growing import has_grown
@@ -64,6 +65,7 @@ def restore(learner: Learner, state: dict[str, Any]) -> None:
         learner.generator.set_state(draws)
         raise StoreError(f"this state does not fit {method.name} ({error!r}): nothing was loaded") from error
     learner.tasks_done = state["tasks_done"]
+    learner.halfway = Halfway.from_state_dict(state.get("halfway"))
 
 
 def _restore_smaller(

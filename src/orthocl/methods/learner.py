@@ -21,6 +21,7 @@ from orthocl.methods.base import Method
 from orthocl.methods.certifiable import Certifiable
 from orthocl.methods.following import follow_growth, follow_precision, restore
 from orthocl.methods.guard import Guard
+from orthocl.methods.halfway import Halfway
 from orthocl.methods.ranks import Ranks
 from orthocl.nets.heads import find_heads
 from orthocl.nets.inputs import Batch, Inputs, Targets, call_model, each_tensor, tensors
@@ -78,6 +79,8 @@ class Learner(Certifiable):
     """The parameters that would be protected now: a model may grow between tasks."""
     ranks: Ranks | None = None
     """The processes that train copies of the model with this one."""
+    halfway: Halfway | None = None
+    """Where a task was, if the state that was loaded was saved in the middle of one: until that task goes on."""
     hooks: list[Any] = field(default_factory=list, repr=False)
     """Handles of the hooks on the optimizer, removed by `detach`."""
 
@@ -123,10 +126,13 @@ class Learner(Certifiable):
             head: head of a multi-head model; a Task brings its own.
             resumed: continue a task whose state has been restored, instead of starting it.
         """
+        if self.halfway is not None:
+            self.halfway.check(self._protected, resumed)
         random = self.generator.get_state()
         self.enter_task(self._as_task(data, head))
         before = self.method.snapshot()  # of the model as it is now: it may have grown
-        self.note_start(self.model, self.current_task.number)
+        self.note_start(self.model, self.current_task.number, self.halfway)
+        self.halfway = None
         try:
             with self.full_precision():
                 self.check_memory(self.current_task.train.inputs(torch.tensor([0])))
@@ -353,6 +359,9 @@ class Learner(Certifiable):
             "tasks_done": self.tasks_done,
             "random": self.generator.get_state(),
             "state": self.method.state_dict(),
+            "halfway": None
+            if self.task is None
+            else Halfway.of(self.started_from, self._protected).state_dict(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
