@@ -5,7 +5,7 @@ import torch
 from torch.utils.data import Dataset
 
 import orthocl
-from orthocl.errors import StoreError, TrainingError, UnsupportedError
+from orthocl.errors import DataError, StoreError, TrainingError, UnsupportedError
 
 transformers = pytest.importorskip(
     "transformers", reason="transformers is not installed: pip install 'orthocl[integrations]'"
@@ -276,3 +276,136 @@ def test_weights_loaded_after_the_fit_are_what_is_protected(tmp_path, name, copi
     assert torch.equal(drawn, callback.method.remembered[1])
     assert callback.learner.tasks_done == 2
     assert leak(best, [remembered(callback, 1)], learnt, copied(best)) < 1e-5
+
+
+class Sentences(Dataset):
+    """Tokenized text of different lengths, with what the Trainer removes: it needs a collate function."""
+
+    def __init__(self, seed, count=16):
+        generator = torch.Generator().manual_seed(seed)
+        lengths = torch.randint(2, 7, (count,), generator=generator).tolist()
+        self.words = [torch.randint(3, 20, (length,), generator=generator).tolist() for length in lengths]
+        self.seed = seed
+
+    def __len__(self):
+        return len(self.words)
+
+    def __getitem__(self, place):
+        words = self.words[place]
+        return {
+            "text": " ".join(map(str, words)),
+            "input_ids": words,
+            "attention_mask": [1] * len(words),
+            "labels": (sum(words) + self.seed) % 2,
+        }
+
+
+def padded(items):
+    """As `DataCollatorWithPadding`: it knows nothing to do with text."""
+    width = max(len(item["input_ids"]) for item in items)
+    rows = {
+        key: torch.tensor([item[key] + [0] * (width - len(item[key])) for item in items])
+        for key in ("input_ids", "attention_mask")
+    }
+    assert all("text" not in item for item in items)
+    return {**rows, "labels": torch.tensor([item["labels"] for item in items])}
+
+
+def fit_text(model, data, folder, callback, collate=padded):
+    arguments = transformers.TrainingArguments(
+        output_dir=str(folder), use_cpu=True, report_to=[], save_strategy="no", logging_strategy="no",
+        disable_tqdm=True, optim="sgd", learning_rate=0.5, num_train_epochs=3, per_device_train_batch_size=4,
+    )  # fmt: skip
+    transformers.Trainer(
+        model, arguments, train_dataset=data, data_collator=collate, callbacks=[callback]
+    ).train()
+
+
+def accuracy(model, weights, data):
+    """Which samples a model knows with some weights: without the library."""
+    model.load_state_dict(weights)
+    model.eval()
+    items = [{k: v for k, v in data[place].items() if k != "text"} for place in range(len(data))]
+    batch = padded(items)
+    labels = batch.pop("labels")
+    return model(**batch).logits.argmax(1) == labels
+
+
+def test_the_certificate_takes_what_the_trainer_takes_and_counts_from_when_a_task_was_learnt(
+    tmp_path, copied
+):
+    model, callback = bert(), OrthoclCallback(orthocl.OGDPlus(memory_per_task=2), seed=0)
+    ends = []
+    for number in range(3):
+        fit_text(model, Sentences(number), tmp_path, callback)
+        ends.append(copied(model))
+    probes = {"task 1": Sentences(0, 40), "task 2": Sentences(1, 40)}
+    found = callback.certificate(probes)
+    assert found.over_time.tasks == (1, 2, 3)
+    rows = {row.name: row for row in found.over_time.rows}
+    right = [[accuracy(model, end, data) for end in ends] for data in probes.values()]
+    for number, name in enumerate(probes):
+        values = [None if fit < number else float(right[number][fit].float().mean()) for fit in range(3)]
+        assert rows[name].values == pytest.approx(values)
+        assert rows[name].lost == int((right[number][number] & ~right[number][2]).sum())
+    assert rows["task 1"].lost > 0
+    assert rows["task 1, remembered"].samples == 2
+    assert "since it was learnt" in str(found)
+    since = callback.certificate(probes, before=1)
+    assert (
+        next(each for each in since.probes if each.name == "task 1" and not each.remembered).lost
+        == rows["task 1"].lost
+    )
+    with pytest.raises(TrainingError, match="after task 7"):
+        callback.certificate(probes, before=7)
+
+
+def test_snapshots_travel_with_the_memory(tmp_path):
+    model, first = bert(), OrthoclCallback(orthocl.OGD(memory_per_task=2), seed=0)
+    fit(model, Words(0), tmp_path, [first])
+    first.save(tmp_path / "memory.safetensors")
+    second = OrthoclCallback(orthocl.OGD(memory_per_task=2), seed=0)
+    second.load(tmp_path / "memory.safetensors")
+    fit(model, Words(1), tmp_path, [second])
+    assert second.certificate().over_time.tasks == (1, 2)
+    bare = OrthoclCallback(orthocl.OGD(memory_per_task=2), seed=0, snapshots=False)
+    fit(bert(), Words(1), tmp_path, [bare])
+    assert bare.snapshots == {}
+
+
+def packed(items):
+    """As trl's packing: all samples in one row, with their lengths."""
+    words = [word for item in items for word in item["input_ids"]]
+    return {
+        "input_ids": torch.tensor([words]),
+        "position_ids": torch.cat([torch.arange(len(item["input_ids"])) for item in items])[None],
+        "labels": torch.tensor([items[0]["labels"]]),
+        **({"max_length_q": 3} if items[0].get("flash") else {}),
+    }
+
+
+@pytest.mark.parametrize("flash", [False, True])
+def test_packed_batches(tmp_path, check_protected, flash):
+    class Short(Sentences):
+        def __getitem__(self, place):
+            item = super().__getitem__(place)
+            short = {"input_ids": item["input_ids"][:2], "labels": item["labels"]}
+            return {**short, "flash": flash}
+
+    def collate(items):
+        return packed([{**item, "flash": False} for item in items])
+
+    model = bert()
+    callback = OrthoclCallback(orthocl.OGDPlus(memory_per_task=4), seed=0)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    with pytest.raises(DataError, match="remember=dataset"):
+        fit_text(model, Short(0), tmp_path, callback, packed)
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    callback = OrthoclCallback(orthocl.OGDPlus(memory_per_task=4), seed=0)
+    for number in range(2):
+        callback.remember = Words(number)
+        fit_text(model, Short(number), tmp_path, callback, collate)
+    assert torch.equal(
+        next(iter(callback.method.memory)).inputs["input_ids"], Words(0).words[callback.method.remembered[1]]
+    )
+    check_protected(callback.learner)
