@@ -409,3 +409,56 @@ def test_packed_batches(tmp_path, check_protected, flash):
         next(iter(callback.method.memory)).inputs["input_ids"], Words(0).words[callback.method.remembered[1]]
     )
     check_protected(callback.learner)
+
+
+def two_adapters():
+    peft = pytest.importorskip("peft", reason="peft is not installed: pip install 'orthocl[integrations]'")
+    config = peft.LoraConfig(r=2, target_modules=["query", "value"], init_lora_weights=False)
+    model = peft.get_peft_model(bert(), config, adapter_name="news")
+    model.add_adapter("chat", config)
+    return model
+
+
+def test_the_memory_of_one_adapter_does_not_touch_another(tmp_path, copied, leak):
+    model = two_adapters()
+    untouched = copied(model)
+    callbacks = {
+        name: OrthoclCallback(orthocl.OGDPlus(memory_per_task=4), seed=0) for name in ("news", "chat")
+    }
+    model.set_adapter("news")
+    fit(model, Words(0), tmp_path, [callbacks["news"]], "sgd")
+    learnt = copied(model)
+    model.set_adapter("chat")
+    fit(model, Words(1), tmp_path, [callbacks["chat"]], "sgd")
+    chat = copied(model)
+    with pytest.raises(TrainingError, match=r"set_adapter\('news'\)"):
+        callbacks["news"].certificate()
+    model.set_adapter("news")
+    fit(model, Words(1), tmp_path, [callbacks["news"]], "sgd")
+    end = copied(model)
+
+    for name, value in end.items():
+        if ".chat." in name:  # the fits of one leave the other alone
+            assert torch.equal(chat[name], value)
+            assert torch.equal(learnt[name], untouched[name])
+        if ".news." in name:
+            assert torch.equal(learnt[name], chat[name])
+    assert leak(model, [remembered(callbacks["news"], 1)], learnt, end) < 1e-5
+    assert callbacks["chat"].method.subspace.rank == 4
+
+    alone, other = two_adapters(), OrthoclCallback(orthocl.OGDPlus(memory_per_task=4), seed=0)
+    alone.set_adapter("chat")  # as if the first adapter had never been trained
+    fit(alone, Words(1), tmp_path, [other], "sgd")
+    assert all(torch.equal(chat[name], value) for name, value in copied(alone).items() if ".chat." in name)
+
+
+def test_one_callback_is_not_for_two_adapters(tmp_path):
+    model, callback = two_adapters(), OrthoclCallback(orthocl.OGDPlus(memory_per_task=4), seed=0)
+    model.set_adapter("news")
+    fit(model, Words(0), tmp_path, [callback], "sgd")
+    model.set_adapter("chat")
+    with pytest.raises(UnsupportedError, match="give each adapter"):
+        fit(model, Words(1), tmp_path, [callback], "sgd")
+    model.set_adapter("news")
+    fit(model, Words(1), tmp_path, [callback], "sgd")
+    assert callback.learner.tasks_done == 2

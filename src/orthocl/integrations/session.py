@@ -12,9 +12,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from orthocl.errors import DataError, StoreError, TrainingError
+from orthocl.errors import DataError, StoreError, TrainingError, UnsupportedError
 from orthocl.integrations.ending import Ending
 from orthocl.integrations.snapshots import Snapshots, over_time, snapshot
+from orthocl.methods.adapter_ogd import AdapterOGD
 from orthocl.methods.base import Method
 from orthocl.methods.certificate import Certificate
 from orthocl.methods.learner import Learner, Loss
@@ -175,6 +176,7 @@ class Session:
             confidence: of the limits on what was lost.
         """
         learner = self._learnt("there is no change to certify")
+        _check_active(learner)
         if isinstance(before, int):
             if before not in self.snapshots:
                 raise TrainingError(
@@ -269,10 +271,13 @@ class Session:
             outputs=self._outputs,
             batch=self._batch,
         )
-        before, self.learner = self.learner, learner
+        before = self.learner
         if before is not None:
             before.detach()
             learner.tasks_done, learner.generator = before.tasks_done, before.generator
+            if before.tasks_done and not isinstance(self.method, AdapterOGD):
+                _follow(before, learner)
+        self.learner = learner
         return learner
 
 
@@ -282,6 +287,34 @@ def plain_loader(loader: Any) -> Any:
     if dataset is None:
         return loader
     return DataLoader(dataset, batch_size=1, collate_fn=collate)
+
+
+def _follow(before: Learner, learner: Learner) -> None:
+    """Carry the memory over to parameters that have grown; reject other ones."""
+    earlier, now = ({n: p.shape for n, p in each.parameters.items()} for each in (before, learner))
+    if earlier == now:
+        return
+    try:
+        learner.load_state_dict(before.state_dict())
+    except StoreError as error:
+        learner.detach()
+        raise UnsupportedError(
+            "this callback remembers tasks of other parameters than those that are trained now: give each adapter (or "
+            f"model) a callback with a method of its own, and this one what it has trained before ({error})"
+        ) from error
+
+
+def _check_active(learner: Learner) -> None:
+    """Reject questions about an adapter while the model computes with another one."""
+    adapters = set(getattr(learner.model, "peft_config", ()))
+    active = set(getattr(learner.model, "active_adapters", ())) if adapters else set()
+    for name in learner.parameters:
+        own = adapters.intersection(name.split("."))
+        if own and not own & active:
+            raise TrainingError(
+                f"this callback has trained the adapter {min(own)!r}, the model computes with "
+                f"{', '.join(map(repr, sorted(active))) or 'none'}: call model.set_adapter({min(own)!r}) first"
+            )
 
 
 def _is_dataset(data: object) -> bool:
