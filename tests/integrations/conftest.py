@@ -76,14 +76,17 @@ def check_protected():
 def leak():
     """Share of a displacement in the span of the gradients of remembered logits: by autograd, without the library."""
 
-    def measured(model, pieces, start, end):
+    def measured(model, pieces, start, end, call=None):
         """Gradients at `start` of the logit of the label of all samples in `pieces`, against `end` - `start`."""
         model.load_state_dict({**model.state_dict(), **start})
         model.eval()
         named = {name: p for name, p in model.named_parameters() if p.requires_grad}
         rows = []
         for inputs, labels in pieces:
-            found = model(**inputs) if isinstance(inputs, dict) else model(inputs)
+            if call is not None:
+                found = call(model, inputs)
+            else:
+                found = model(**inputs) if isinstance(inputs, dict) else model(inputs)
             logits = getattr(found, "logits", found)
             for logit in logits.gather(1, labels[:, None])[:, 0]:
                 parts = torch.autograd.grad(logit, list(named.values()), retain_graph=True, allow_unused=True)

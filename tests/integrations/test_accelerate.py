@@ -128,3 +128,28 @@ def test_a_loaded_checkpoint_must_be_resumed(net, tasks, tmp_path):
     learner.load(tmp_path / "checkpoint" / "orthocl.safetensors")
     with pytest.raises(TrainingError, match="resumed=True"), learner.learning(tasks[1]):
         pass
+
+
+@pytest.mark.parametrize("engine", ["project", "adapter"])
+@pytest.mark.parametrize("what", ["best", "average"])
+def test_weights_put_in_place_inside_the_block_are_protected(net, tasks, engine, what, copied, leak):
+    accelerator = accelerate.Accelerator(cpu=True)
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model, optimizer = accelerator.prepare(model, optimizer)
+    learner = orthocl.attach(orthocl.OGD(memory_per_task=6, engine=engine), model, optimizer, seed=0)
+    ends = []
+    for data in tasks:
+        x, y = data.tensors
+        seen = []
+        with learner.learning(data):
+            for _ in range(6):
+                optimizer.zero_grad()
+                accelerator.backward(nn.functional.cross_entropy(model(x), y))
+                optimizer.step()
+                seen.append(copied(model))
+            mean = {name: torch.stack([one[name] for one in seen]).mean(0) for name in seen[0]}
+            model.load_state_dict(mean if what == "average" else seen[2])
+        ends.append(copied(model))
+    samples = tuple(part[learner.method.remembered[1]] for part in tasks[0].tensors)
+    assert leak(model, [samples], *ends) < 1e-5

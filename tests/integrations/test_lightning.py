@@ -178,6 +178,23 @@ def test_a_resumed_fit_ends_as_if_it_was_never_interrupted(net, tasks, tmp_path,
     assert leak(fresh, [remembered(other, tasks, 1)], learnt, resumed) < 1e-5
 
 
+def test_a_memory_of_other_weights_is_noticed(net, tasks, tmp_path, copied):
+    module, first = Module(net(), "sgd"), OrthoclCallback(METHODS["ogd+"](), seed=0)
+    fit(module, tasks[0], [first])
+    learnt = copied(module)
+    first.save(tmp_path / "memory.safetensors")
+    for other in (False, True):
+        fresh = OrthoclCallback(METHODS["ogd+"](), seed=0)
+        fresh.load(tmp_path / "memory.safetensors")
+        module.load_state_dict(learnt)
+        if other:
+            module.load_state_dict({name: value * 1.01 for name, value in learnt.items()})
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            fresh.begin(module, torch.optim.SGD(module.parameters(), lr=0.1), tasks[1])
+        assert any("to which the loaded memory belongs" in str(one.message) for one in said) == other
+
+
 def test_a_checkpoint_without_the_memory_is_not_resumed(net, tasks, tmp_path):
     module, callback = Module(net(), "sgd"), OrthoclCallback(METHODS["ogd+"](), seed=0)
     fit(module, tasks[0], [callback])
@@ -243,3 +260,15 @@ def test_the_best_epoch_loaded_after_the_fit_is_what_is_protected(net, tasks, tm
     with pytest.warns(UserWarning, match="taken again"):
         fit(best, tasks[1], [callback])
     assert leak(best, [remembered(callback, tasks, 1)], learnt, copied(best)) < 1e-5
+
+
+def test_a_head_that_grows_between_fits(net, tasks, copied, leak):
+    module, callback = Module(net(), "sgd"), OrthoclCallback(METHODS["project"](), seed=0)
+    fit(module, tasks[0], [callback])
+    old, module.net.second = module.net.second, nn.Linear(12, 5)
+    with torch.no_grad():
+        module.net.second.weight[:3], module.net.second.bias[:3] = old.weight, old.bias
+    learnt = copied(module)
+    fit(module, tasks[1], [callback])
+    assert callback.learner.tasks_done == 2
+    assert leak(module, [remembered(callback, tasks, 1)], learnt, copied(module)) < 1e-5

@@ -57,11 +57,7 @@ class Ending:
     def again(self, learner: Learner) -> Ending:
         """End the task at the weights of now, if they are not those at which it ended."""
         now = learner.parameters
-        same_model = now.keys() == self.weights.keys() and all(
-            now[n].shape == w.shape for n, w in self.weights.items()
-        )
-        # An adapter is meant to be replaced by a fresh one: this memory does not depend on it.
-        if not same_model or isinstance(learner.method, AdapterOGD) or self._unchanged(now):
+        if not moved(learner, self.weights):
             return self
         warn(
             f"the weights were changed after the fit of {self.task.name} (the best epoch was loaded, or an average): "
@@ -75,5 +71,14 @@ class Ending:
             ending = Ending.before(learner)
         return ending.after(learner)
 
-    def _unchanged(self, now: Mapping[str, Tensor]) -> bool:
-        return all(torch.equal(now[name].detach().to(then), then) for name, then in self.weights.items())
+
+def moved(learner: Learner, weights: Mapping[str, Tensor]) -> bool:
+    """Whether the protected weights are others than these, in the same model."""
+    now = learner.parameters
+    if any(name not in weights or weights[name].shape != value.shape for name, value in now.items()):
+        return False
+    if isinstance(learner.method, AdapterOGD):
+        return False  # an adapter is meant to be replaced by a fresh one: this memory does not depend on it
+    return not all(
+        torch.equal(value.detach().to(weights[name]), weights[name]) for name, value in now.items()
+    )

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from orthocl.errors import DataError, StoreError, TrainingError, UnsupportedError
-from orthocl.integrations.ending import Ending
+from orthocl.errors import DataError, StoreError, TrainingError, UnsupportedError, warn
+from orthocl.integrations.ending import Ending, moved
 from orthocl.integrations.snapshots import Snapshots, over_time, snapshot
 from orthocl.methods.adapter_ogd import AdapterOGD
 from orthocl.methods.base import Method
@@ -109,7 +109,7 @@ class Session:
                 "and begin a new fit"
             )
         learner = self._attached(model, optimizer)
-        self._restore(learner, checkpoint)
+        self._restore(learner, checkpoint, resumed)
         self._data = data if self.remember is None else self.remember
         stack = ExitStack()
         try:
@@ -222,7 +222,7 @@ class Session:
         self._end_again(self.learner)
         return self.learner
 
-    def _restore(self, learner: Learner, checkpoint: Mapping[str, Any] | None) -> None:
+    def _restore(self, learner: Learner, checkpoint: Mapping[str, Any] | None, resumed: bool) -> None:
         """Load the memory of the checkpoint that the trainer goes on from, or of the file that the user has named."""
         saved, self._saved = self._saved, None
         if saved is not None:
@@ -234,6 +234,12 @@ class Session:
         else:
             learner.load_state_dict(dict(checkpoint))
             self.snapshots = dict(checkpoint.get("snapshots", {}))
+            if not resumed and moved(learner, self.snapshots.get(learner.tasks_done, {})):
+                warn(
+                    f"the model's weights are not those that it had after task {learner.tasks_done}, to which the "
+                    "loaded memory belongs: earlier tasks are protected less well. Load those weights, or save the "
+                    "memory (callback.save) after the weights were changed, where the task was learnt"
+                )
         self._ending = None
 
     def _end_again(self, learner: Learner) -> None:
