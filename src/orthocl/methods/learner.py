@@ -22,6 +22,7 @@ from orthocl.methods.base import Method
 from orthocl.methods.certifiable import Certifiable
 from orthocl.methods.following import follow_growth, follow_precision, follow_weights, restore
 from orthocl.methods.guard import Guard, marks
+from orthocl.methods.halfway import Halfway
 from orthocl.methods.ranks import Ranks
 from orthocl.nets.heads import find_heads
 from orthocl.nets.inputs import Batch, Inputs, Targets, call_model, each_tensor, tensors
@@ -31,6 +32,7 @@ from orthocl.storage import read_state, write_state
 from orthocl.streams.base import Split, Task
 from orthocl.streams.batches import SplitBatch, as_split
 from orthocl.streams.checks import check_finite
+from orthocl.tangents.adapter import raw_weights
 
 FEW = 4
 """Samples whose outputs are evaluated twice."""
@@ -83,6 +85,8 @@ class Learner(Certifiable):
     """The parameters that would be protected now: a model may grow between tasks."""
     ranks: Ranks | None = None
     """The processes that train copies of the model with this one."""
+    halfway: Halfway | None = None
+    """Where a task was, if the state that was loaded was saved in the middle of one: until that task goes on."""
     hooks: list[Any] = field(default_factory=list, repr=False)
     """Handles of the hooks on the optimizer, removed by `detach`."""
 
@@ -140,13 +144,18 @@ class Learner(Certifiable):
             head: head of a multi-head model; a Task brings its own.
             resumed: continue a task whose state has been restored, instead of starting it.
         """
+        if self.halfway is not None:
+            self.halfway.check(self.protected, resumed)
         random = self.generator.get_state()
         self.enter_task(self._as_task(data, head))
         before = self.method.snapshot()  # of the model as it is now: it may have grown
-        if not resumed:
-            self.note_start(self.model, self.current_task.number)
-            self.anchor = {n: at for n, at in self.started_from.items() if n in self.parameters}
-            self.unprojected = 0
+        halfway, self.halfway = self.halfway, None
+        self.note_start(self.model, self.current_task.number, halfway)
+        self.anchor = {name: at for name, at in self.started_from.items() if name in self.parameters}
+        self.unprojected = 0
+        if halfway is not None:
+            self.unprojected = halfway.unprojected
+            self.anchor |= {name: at.to(self.anchor[name]) for name, at in halfway.anchor.items()}
         try:
             with self.full_precision():
                 self.check_memory(self.current_task.train.inputs(torch.tensor([0])))
@@ -387,7 +396,7 @@ class Learner(Certifiable):
 
     def state_dict(self) -> dict[str, Any]:
         """The method's state, with what is needed to check that it fits the model it is loaded into."""
-        state: dict[str, Any] = {
+        return {
             "method": self.method.name,
             "settings": self.method.settings(),
             "parameters": {name: list(p.shape) for name, p in self.parameters.items()},
@@ -395,16 +404,13 @@ class Learner(Certifiable):
             "random": self.generator.get_state(),
             "state": self.method.state_dict(),
             "weights": [] if self.task else self.guard.packed(),
+            "halfway": None if self.task is None else self._halfway().state_dict(),
         }
-        if self.task is not None:
-            moved = {name: at for name, at in self.anchor.items() if at is not self.started_from.get(name)}
-            state["task"] = {
-                "number": self.task.number,
-                "start": dict(self.started_from),
-                "anchor": moved,
-                "unprojected": self.unprojected,
-            }
-        return state
+
+    def _halfway(self) -> Halfway:
+        raw = raw_weights(self.model)
+        moved = {name: at for name, at in self.anchor.items() if at is not self.started_from.get(name)}
+        return Halfway.of(self.started_from, [raw[name] for name in self.parameters], moved, self.unprojected)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what `state_dict` returned, into a learner with the same method and the same protected parameters.

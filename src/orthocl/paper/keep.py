@@ -63,7 +63,9 @@ def _keep_diverged(store: Store, into: Store, runs: Sequence[RunSettings] | None
         key = settings.without_seed(), settings.seed
         if into.record(run) is None and (wanted is None or key in wanted):
             _copy(store.folder(run), into.folder(run))
-            into.write_failure(run, {"reason": reason, "expected": True, "diverged": True, "code": CODE_VERSION})
+            into.write_failure(
+                run, {"reason": reason, "expected": True, "diverged": True, "code": CODE_VERSION}
+            )
             found.append(run)
     return tuple(found)
 

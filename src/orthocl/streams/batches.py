@@ -44,6 +44,12 @@ def split_batch(batch: Any) -> tuple[Inputs, Targets]:
     elif isinstance(batch, tuple | list) and len(batch) >= 2:
         first = batch[0] if len(batch) == 2 else tuple(batch[:-1])
         return cast(Inputs, tuple(first) if isinstance(first, list) else first), batch[-1]
+    if hasattr(batch, "to_data_list"):
+        raise DataError(
+            f"a {type(batch).__name__} of graphs has no rows to choose samples from: remember the numbers of the "
+            "graphs, with TensorDataset(torch.arange(len(graphs)), labels) as the data and attach(..., outputs=lambda "
+            "model, index: model(Batch.from_data_list([graphs[i] for i in index.tolist()])))"
+        )
     raise DataError(
         "expected a batch (inputs, targets), (x, z, ..., targets) or a dict with 'labels', got "
         f"{described(dict(batch) if isinstance(batch, Mapping) else batch)}: say how to split it with "

@@ -80,8 +80,8 @@ class Projector:
         parts: dict[int, Tensor] = {}
         if total is not None and self._basis is not None:
             back = torch.split(self._basis.t() @ total.to(self._basis.dtype), self._sizes)
-            for block, core in zip(self._folded, back, strict=True):
-                self._put(parts, block, block.from_coordinates(core))
+            for folded, core in zip(self._folded, back, strict=True):
+                self._put(parts, folded, folded.from_coordinates(core))
         if total is not None and self._whitening is not None:
             weights = (self._whitening.t() @ total).to(vectors[0])
             for block in self._unfolded:
