@@ -70,3 +70,40 @@ def check_protected():
         assert 0 < remembered.protected.measured <= remembered.protected.bound * (1 + 1e-3)
 
     return check
+
+
+@pytest.fixture
+def leak():
+    """Share of a displacement in the span of the gradients of remembered logits: by autograd, without the library."""
+
+    def measured(model, pieces, start, end, call=None):
+        """Gradients at `start` of the logit of the label of all samples in `pieces`, against `end` - `start`."""
+        model.load_state_dict({**model.state_dict(), **start})
+        model.eval()
+        named = {name: p for name, p in model.named_parameters() if p.requires_grad}
+        rows = []
+        for inputs, labels in pieces:
+            if call is not None:
+                found = call(model, inputs)
+            else:
+                found = model(**inputs) if isinstance(inputs, dict) else model(inputs)
+            logits = getattr(found, "logits", found)
+            for logit in logits.gather(1, labels[:, None])[:, 0]:
+                parts = torch.autograd.grad(logit, list(named.values()), retain_graph=True, allow_unused=True)
+                full = [
+                    torch.zeros_like(p) if g is None else g
+                    for g, p in zip(parts, named.values(), strict=True)
+                ]
+                rows.append(torch.cat([part.double().flatten() for part in full]))
+        moved = torch.cat([(end[name].double() - start[name].double()).flatten() for name in named])
+        basis, scale, _ = torch.linalg.svd(torch.stack(rows).T, full_matrices=False)
+        basis = basis[:, scale > 1e-6 * scale[0]]
+        return float((basis.T @ moved).norm() / moved.norm())
+
+    return measured
+
+
+@pytest.fixture
+def copied():
+    """The state of a model as it is now."""
+    return lambda model: {name: value.detach().clone() for name, value in model.state_dict().items()}

@@ -1,5 +1,7 @@
 """One memory for many adapters: derived tangents are autograd's, and protection survives merging and new adapters."""
 
+import warnings
+
 import pytest
 import torch
 from torch import nn
@@ -147,6 +149,42 @@ def test_what_is_left_is_of_second_order():
         for rate in (0.02, 0.01)
     ]
     assert changes[1] < changes[0] / 3
+
+
+def changes_said(method, model, data):
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        learn(model, method, torch.optim.SGD(trained(model).values(), lr=0.05), data)
+    return sum("whole weights have changed" in str(one.message) for one in found)
+
+
+def test_merging_is_no_change_of_whole_weights_but_an_earlier_epoch_is():
+    method, model = orthocl.AdapterOGD(memory_per_task=6), network().float()
+    for name in ("query", "value"):
+        setattr(model, name, LoRA(getattr(model, name)).float())
+    data = [(x.float(), y) for x, y in (samples(seed=number) for number in range(5))]
+    assert changes_said(method, model, data[0]) == 0
+    assert changes_said(method, model, data[1]) == 0
+    with torch.no_grad():  # in float32, up to rounding
+        for layer in (model.query, model.value):
+            layer.base.weight.add_(layer.up @ layer.down, alpha=0.5)
+            layer.up.zero_()
+    assert changes_said(method, model, data[2]) == 0
+    with pytest.raises(KeyboardInterrupt):
+        _stop_halfway(method, model, data[3])
+    assert changes_said(method, model, data[3]) == 0
+    with torch.no_grad():
+        model.query.up.mul_(0.9)
+    assert changes_said(method, model, data[4]) == 1
+
+
+def _stop_halfway(method, model, data):
+    optimizer = torch.optim.SGD(trained(model).values(), lr=0.05)
+    learner = orthocl.attach(method, model, optimizer, seed=0)
+    with learner.learning(TensorDataset(*data)):
+        nn.functional.cross_entropy(model(data[0]), data[1]).backward()
+        optimizer.step()
+        raise KeyboardInterrupt
 
 
 def test_compressed_and_saved_memory(tmp_path):

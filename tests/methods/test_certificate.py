@@ -354,3 +354,26 @@ def test_a_method_that_protects_inputs_has_no_outputs_of_its_own_to_certify():
     found = learner.certificate({"a": (data[0][0][80:], data[0][1][80:])})
     assert [each.name for each in found.probes] == ["a"]
     assert found.probes[0].protected is None
+
+
+def test_wording():
+    model = nn.Linear(1, 2, bias=False).double()
+    before = {"weight": torch.tensor([[3.0], [-4.0]], dtype=torch.float64)}
+    x, labels = torch.tensor([[1.0], [1.0]], dtype=torch.float64), torch.tensor([0, 1])
+    found = certify(model, before, {"weight": -before["weight"]}, [Probe("old", x, labels)])
+    assert found.sentence.startswith(
+        "Of 2 test samples of earlier tasks 1 was classified correctly by the weights before and is not by those after;"
+    )
+    row = str(found).splitlines()[3]
+    assert "changed by 200.00% (first order 200.00%, curvature 0.00%, bound 200.00%)" in row
+    nearly = certify(model, before, {"weight": before["weight"] + 1e-9}, [Probe("old", x)])
+    assert "changed by below 0.01% (first order below 0.01%," in str(nearly)
+
+
+def test_a_memory_larger_than_the_model_is_named():
+    learner, _ = two_tasks(orthocl.OGDPlus(memory_per_task=10))
+    text = str(learner.certificate())
+    assert "The memory is larger than the model (" in text
+    assert "memory_per_task=" in text and "energy=" in text  # noqa: PT018
+    learner, _ = two_tasks(orthocl.OGDPlus(memory_per_task=0))
+    assert "larger" not in str(learner.certificate())

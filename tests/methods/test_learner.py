@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 from orthocl.errors import SettingsError, UnsupportedError
-from orthocl.methods import EWC, OGD, SGD, SGP, AdapterOGD, Method, OGDPlus
+from orthocl.methods import EWC, METHODS, OGD, SGD, SGP, AdapterOGD, Method, OGDPlus
 from orthocl.streams import TensorSplit
 from orthocl.training import attach
 
@@ -95,6 +95,57 @@ def test_a_method_may_work_in_place_on_weights_without_a_gradient(data):
         learner.loss(net["used"](inputs), targets).backward()
         learner.optimizer.step()
     torch.testing.assert_close(net["unused"].weight.detach(), start - 0.25)
+
+
+class _Fourier(nn.Module):
+    """A layer with complex weights, which takes real inputs."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(3, 3, dtype=torch.cfloat))
+        self.out = nn.Linear(4, 3)
+
+    def forward(self, x):
+        return self.out(torch.fft.irfft(torch.fft.rfft(x) @ self.weight, n=4))
+
+
+class _Pixels(nn.Module):
+    """A frozen base in bfloat16 under float32 adapters: it takes pixels in bfloat16 alone."""
+
+    def __init__(self):
+        super().__init__()
+        self.base = nn.Linear(4, 5).bfloat16().requires_grad_(False)
+        self.down, self.up = nn.Linear(4, 2), nn.Linear(2, 5)
+        self.out = nn.Linear(5, 3)
+
+    def forward(self, x):
+        return self.out((self.base(x) + self.up(self.down(x.float())).bfloat16()).tanh().float())
+
+
+@pytest.mark.parametrize(
+    ("model", "given", "expected"),
+    [
+        (_Fourier(), torch.float32, torch.float32),
+        (_Pixels(), torch.bfloat16, torch.bfloat16),
+        (nn.Linear(4, 3), torch.float64, torch.float32),
+        (nn.Linear(4, 3).double(), torch.float32, torch.float64),
+        (nn.Sequential(nn.Embedding(4, 3), nn.Flatten(), nn.Linear(12, 3)), torch.int32, torch.int32),
+    ],
+)
+def test_inputs_are_converted_only_where_the_model_does_not_take_them(model, given, expected):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    inputs = attach(SGD(), model, optimizer).to_model(torch.ones(2, 4, dtype=given))
+    assert inputs.dtype == expected
+    assert model(inputs).shape == (2, 3)
+
+
+@pytest.mark.parametrize("name", ["ogd", "ogd+", "a-gem", "ewc", "mas", "si"])
+def test_complex_weights_are_refused_where_gradients_are_compared(name):
+    model = _Fourier()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with pytest.raises(UnsupportedError, match="complex weights such as 'weight'"):
+        attach(METHODS[name](), model, optimizer)
+    attach(METHODS[name](), model, optimizer, protect=["out"])
 
 
 # ---- the displacement and its constraint ------------------------------------------------------------------------

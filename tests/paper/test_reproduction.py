@@ -10,11 +10,11 @@ import pytest
 from orthocl.cli.app import make_app
 from orthocl.errors import SettingsError, StoreError
 from orthocl.lab import Store, load_experiment
-from orthocl.lab.experiment.settings import recorded_identity
+from orthocl.lab.experiment.settings import CODE_VERSION, recorded_identity
 from orthocl.paper.authors_grid import grid_page
 from orthocl.paper.costs import cost_table
 from orthocl.paper.discussion import discuss
-from orthocl.paper.evidence import CODE, Evidence, RecordIndex, diverged_runs
+from orthocl.paper.evidence import Evidence, RecordIndex, diverged_runs
 from orthocl.paper.items import ITEMS, get_item, item_runs
 from orthocl.paper.keep import keep_records
 from orthocl.paper.published import find_printed
@@ -207,7 +207,7 @@ def test_what_diverged_is_kept_and_said_and_not_asked_for_again(tmp_path, record
             "reason": reason,
             "expected": True,
             "diverged": run.seed < 5,
-            "code": CODE,
+            "code": CODE_VERSION,
             "traceback": ["/home/me"],
         }
         store.write_failure(record.id, failure)
@@ -222,7 +222,7 @@ def test_what_diverged_is_kept_and_said_and_not_asked_for_again(tmp_path, record
 
     older = into.folder(record_for(runs[1]).id) / "failure.json"
     now = older.read_text()
-    older.write_text(now.replace(f'"code": {CODE}', '"code": 1'))
+    older.write_text(now.replace(f'"code": {CODE_VERSION}', '"code": 1'))
     assert len(Reproduction(into).evidence["split-mnist"].diverged) == 3
     older.write_text(now)
     damaged = older.with_name("settings.json")

@@ -319,7 +319,7 @@ def test_rows_agree_with_autograd_up_to_the_rounding_of_their_type(scale, dtype,
     truth = torch.full((2, 3), 4.0 * scale, dtype=dtype)
     weights = torch.tensor([[1.0], [0.5]], dtype=dtype)
     rows = torch.full((2, 6), 8 / 3 * scale, dtype=torch.float64)
-    found = _Truth(weights, {"w": truth}, rounding=0.0)
+    found = _Truth(weights, {"w": truth}, dtype, rounding=0.0)
     for share, believed in (
         (0.0, True),
         (rounding, True),
@@ -329,3 +329,34 @@ def test_rows_agree_with_autograd_up_to_the_rounding_of_their_type(scale, dtype,
     ):
         block = Dense(("w",), ((2, 3),), (rows * (1 + share)).to(dtype))
         assert found.agrees(block) is believed
+
+
+class _Base16(nn.Module):
+    """Adapters in float32 on frozen layers in bfloat16, with outputs that are converted back to float32."""
+
+    def __init__(self, mixing):
+        super().__init__()
+        layers = [nn.Linear(16, 16) for _ in range(6)]
+        self.bases = nn.ModuleList(layers[:3]).bfloat16().requires_grad_(False)
+        self.adapters, self.mixing = nn.ModuleList(layers[3:]), mixing
+
+    def forward(self, x):
+        hidden = x.bfloat16()
+        for base, adapter in zip(self.bases, self.adapters, strict=True):
+            hidden = (base(hidden) + adapter(hidden.float()).bfloat16()).tanh()
+        return (hidden - hidden.mean(0) if self.mixing else hidden).float()
+
+
+def test_exactness_is_judged_by_the_activations():
+    """A base in bfloat16 rounds the gradients of float32 adapters; a model that mixes samples is still refused."""
+    for seed in range(3):
+        torch.manual_seed(seed)
+        x, y = torch.randn(20, 16), torch.randint(3, (20,))
+        for mixing in (False, True):
+            model = _Base16(mixing)
+            parameters = {n: p for n, p in model.named_parameters() if p.requires_grad}
+            if mixing:
+                with pytest.raises(UnsupportedError, match="mixes samples"):
+                    collect(model, x, y, parameters=parameters)
+            else:
+                assert collect(model, x, y, parameters=parameters).rows == 20

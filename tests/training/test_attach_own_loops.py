@@ -314,16 +314,21 @@ def test_labels_of_any_integer_type(name, dtype):
 
 
 def test_labels_without_a_logit_and_outputs_that_are_no_numbers_are_explained():
-    model = network()
-    learner = attach(OGD(memory_per_task=4), model, sgd(model))
     inputs, targets = task().tensors
-    for data, reason in (
-        (TensorDataset(inputs, targets + 10), r"label \d+ has no logit: the model has 3 outputs"),
-        (TensorDataset(inputs * float("nan"), targets), "not finite: the network has diverged"),
+    for data, outputs, reason in (
+        (TensorDataset(inputs, targets + 10), None, r"label \d+ has no logit: the model has 3 outputs"),
+        (
+            TensorDataset(inputs * float("nan"), targets),
+            None,
+            "sample 0 of task 1 has NaN or infinite values",
+        ),
+        (TensorDataset(inputs, targets), lambda m, x: m(x) / 0, "not finite: the network has diverged"),
     ):
+        model = network()
+        learner = attach(OGD(memory_per_task=4), model, sgd(model), outputs=outputs)
         with pytest.raises(DataError, match=reason), learner.learning(data):
             pass
-    assert learner.tasks_done == 0
+        assert learner.tasks_done == 0
 
 
 @pytest.mark.parametrize("name", ["ogd", "ogd+", "pca-ogd", "ewc", "mas"])

@@ -10,12 +10,14 @@ all trainable parameters, which with PEFT are the adapters.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from transformers import TrainerCallback
 
 from orthocl.errors import TrainingError, UnsupportedError
-from orthocl.integrations.session import Session, plain_loader
+from orthocl.integrations.session import FILE, Session, plain_loader
+from orthocl.storage import read_state
 
 
 class OrthoclCallback(Session, TrainerCallback):  # type: ignore[misc]  # without transformers its base is Any
@@ -32,7 +34,21 @@ class OrthoclCallback(Session, TrainerCallback):  # type: ignore[misc]  # withou
             )
         # The Trainer does not tell its callbacks of an error: a task that is still open here has failed.
         self.fail(TrainingError("the fit before this one did not end"))
-        self.begin(model, optimizer, plain_loader(rest.get("train_dataloader")))
+        memory = _checkpoint(args, state) / FILE
+        resumed = state.global_step > 0
+        self.begin(
+            model,
+            optimizer,
+            plain_loader(rest.get("train_dataloader")),
+            resumed=resumed,
+            # The Trainer does not say which checkpoint it goes on from: its weights will tell whether it is this one.
+            checkpoint=read_state(memory) if resumed and memory.exists() else None,
+        )
+
+    def on_save(self, args: Any, state: Any, control: Any, **rest: Any) -> None:
+        """Write the memory into the checkpoint."""
+        if args.should_save:
+            self.save_in(_checkpoint(args, state))
 
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **rest: Any) -> None:
         """Add the gradient of the method's penalty."""
@@ -41,3 +57,8 @@ class OrthoclCallback(Session, TrainerCallback):  # type: ignore[misc]  # withou
     def on_train_end(self, args: Any, state: Any, control: Any, **rest: Any) -> None:
         """End the task."""
         self.end()
+
+
+def _checkpoint(args: Any, state: Any) -> Path:
+    """The folder of the Trainer's checkpoint of this step."""
+    return Path(args.output_dir) / f"checkpoint-{state.global_step}"

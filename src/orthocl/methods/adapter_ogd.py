@@ -13,9 +13,12 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from orthocl.methods.base import Gradient, Method
+from orthocl.errors import warn
+from orthocl.methods.base import Gradient, Method, no_complex_weights
+from orthocl.methods.guard import Marks, differ, marks
 from orthocl.methods.learner import Learner
 from orthocl.methods.memory import draw
+from orthocl.methods.moving_buffers import moved_buffers, warn_of_buffers
 from orthocl.nets.heads import use_head
 from orthocl.storage import tensor_bytes
 from orthocl.tangents.adapted_weights import adapted_layers, collect_whole, derived, lasting_name, merged
@@ -23,6 +26,9 @@ from orthocl.tangents.compress import Compression
 from orthocl.tangents.remembering import TOKENS, Remembering, Variant
 from orthocl.tangents.subspace import Subspace
 from orthocl.tangents.tangents import Tangents, norm
+
+MERGED = 1e-5
+"""Relative difference of checksums of whole weights before and after an adapter was merged: rounding."""
 
 
 @dataclass
@@ -65,6 +71,8 @@ class AdapterOGD(Method):
     stored: Tangents | None = field(default=None, init=False, repr=False)
     remembered: dict[int, Tensor] = field(default_factory=dict, init=False, repr=False)
     report: dict[str, float] = field(default_factory=dict, init=False, repr=False)
+    left: Marks = field(default_factory=dict, init=False, repr=False)
+    """Whole weights as the last task left them, merged or not."""
 
     def __post_init__(self) -> None:
         self._subspace: Subspace | None = None
@@ -72,14 +80,26 @@ class AdapterOGD(Method):
         self._start: dict[str, Tensor] = {}
         self._layers: dict[str, nn.Module] = {}  # those that carry an adapter in this task
 
+    def refusal(self, learner: Learner) -> str | None:
+        """Refuse complex weights."""
+        return no_complex_weights(learner)
+
     def begin_task(self, learner: Learner) -> None:
         """Derive the directions of this task's adapter."""
+        self.resume_task(learner)
+        if self.stored is not None and differ(self.left, marks(self._start), MERGED):
+            warn(
+                "whole weights have changed since the last task ended (others were loaded, averaged or trained outside "
+                f"`learning`): the tangents that {self.name} keeps are those of the earlier weights. Change weights "
+                "inside the block, before it ends"
+            )
+
+    def resume_task(self, learner: Learner) -> None:
+        """As `begin_task`, at weights that the task has moved already."""
         self._steps = 0
         self._layers = adapted_layers(learner.model, learner.parameters)
         self._start = self._whole_weights(learner)
         self._derive(learner)
-
-    resume_task = begin_task
 
     def _derive(self, learner: Learner) -> None:
         self._subspace = None
@@ -111,6 +131,7 @@ class AdapterOGD(Method):
     def end_task(self, learner: Learner) -> None:
         """Measure the leak, then keep tangents of samples of the task with respect to whole weights."""
         self.report = self._measured(learner)
+        warn_of_buffers(moved_buffers(learner), None)
         piece = draw(learner, self.memory_per_task)
         self.remembered[piece.task] = piece.index
         if len(piece):
@@ -127,6 +148,7 @@ class AdapterOGD(Method):
                     earlier=self.stored,
                 )
             self.stored = found if self.stored is None else Tangents.concatenate([self.stored, found])
+        self.left = marks(self._whole_weights(learner))
         self._subspace, self._start, self._layers = None, {}, {}
 
     def remembering(self, learner: Learner) -> Remembering:
@@ -164,4 +186,7 @@ class AdapterOGD(Method):
         kept = state["stored"]
         self.stored = None if kept is None else Tangents.from_state_dict(kept)
         self.remembered, self.report = dict(state["remembered"]), dict(state["report"])
+        # Earlier versions kept none; a task that failed has moved the weights along what is protected.
+        self.left = {} if self._start else dict(state.get("left", {}))
+        self._start = {}
         self._subspace = None

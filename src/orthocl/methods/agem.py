@@ -12,7 +12,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from orthocl.methods.base import Gradient, Method, dot
+from orthocl.methods.base import Gradient, Method, dot, no_complex_weights
 from orthocl.methods.importance import gradient_of
 from orthocl.methods.learner import Learner
 from orthocl.methods.memory import SampleMemory
@@ -39,6 +39,10 @@ class AGEM(Method):
     tolerance: float = 1e-7
     minimum: ClassVar[Mapping[str, float]] = {"memory_per_task": 0, "reference_batch": 1, "tolerance": 0}
     memory: SampleMemory = field(default_factory=SampleMemory, init=False, repr=False)
+
+    def refusal(self, learner: Learner) -> str | None:
+        """Refuse complex weights."""
+        return no_complex_weights(learner)
 
     def transform(self, learner: Learner, gradient: Gradient) -> Gradient:
         """The nearest gradient that does not raise the loss of the reference batch, to first order."""

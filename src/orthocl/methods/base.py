@@ -126,6 +126,14 @@ class Method(Declarations):
                 and further ones, and are longer along their first axis where they differ.
         """
 
+    def weights_changed(self, learner: Learner) -> str | None:
+        """Between tasks: the weights are not those that the last task left. Take anew whatever can be.
+
+        Returns:
+            What that means for what is remembered, for a warning; None if nothing remembered depends on the weights.
+        """
+        return None
+
     def monitor(self, learner: Learner) -> dict[str, float]:
         """Numbers worth recording at the end of a task, such as the rank of the memory."""
         return {}
@@ -185,6 +193,17 @@ def later(default: Any) -> Any:
     So records made before it existed stay valid.
     """
     return field(default=default, metadata={"later": True})
+
+
+def no_complex_weights(learner: Learner) -> str | None:
+    """The reason to refuse complex weights, for methods that compare gradients as real vectors."""
+    found = [name for name, parameter in learner.parameters.items() if parameter.is_complex()]
+    if not found:
+        return None
+    return (
+        f"{learner.method.name} cannot protect complex weights such as {found[0]!r}: keep them as real numbers "
+        "(torch.view_as_real, with view_as_complex in forward), or name the real ones with protect=[...]"
+    )
 
 
 def dot(left: Gradient, right: Gradient) -> Tensor:

@@ -10,7 +10,15 @@ from torch import Tensor, nn
 
 if TYPE_CHECKING:
     from orthocl.methods.certificate import Certificate
+    from orthocl.methods.halfway import Halfway
     from orthocl.methods.learner import Learner
+
+
+def changeable(model: nn.Module) -> dict[str, Tensor]:
+    """Copies of all that training can change: the trainable weights and the statistics."""
+    kept: dict[str, Tensor] = {n: p for n, p in model.named_parameters() if p.requires_grad}
+    kept |= {n: b for n, b in model.named_buffers() if b.is_floating_point()}
+    return {name: value.detach().clone() for name, value in kept.items()}
 
 
 class Certifiable:
@@ -19,11 +27,16 @@ class Certifiable:
     started_from: Mapping[str, Tensor] = MappingProxyType({})
     latest_task: int | None = None
 
-    def note_start(self, model: nn.Module, task: int) -> None:
-        """Keep the trainable weights and the statistics, before a task begins."""
-        kept: dict[str, Tensor] = {n: p for n, p in model.named_parameters() if p.requires_grad}
-        kept |= {n: b for n, b in model.named_buffers() if b.is_floating_point()}
-        self.started_from = {name: value.detach().clone() for name, value in kept.items()}
+    def note_start(self, model: nn.Module, task: int, halfway: Halfway | None = None) -> None:
+        """Keep the trainable weights and the statistics, before a task begins.
+
+        Args:
+            model: the model.
+            task: number of the task.
+            halfway: where the task was when its state was saved, if it has begun before.
+        """
+        now = changeable(model)
+        self.started_from = now if halfway is None else halfway.start_for(now)
         self.latest_task = task
 
     def certificate(

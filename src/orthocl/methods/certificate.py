@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from orthocl.formatting import counted, size_text
 from orthocl.methods.adapter_overlap import AdapterOverlap
+from orthocl.methods.over_time import OverTime
 from orthocl.nets.outputs import Outputs
 from orthocl.tangents.retention import (
     Change,
@@ -79,6 +80,7 @@ class Certificate:
         confidence: of `lost_at_most`.
         adapters: how much pairs of low-rank adapters overlap.
         notes: what the reader must know besides, such as overlapping adapters.
+        over_time: accuracy on each task after each fit, where earlier weights were kept.
     """
 
     method: str
@@ -91,6 +93,7 @@ class Certificate:
     confidence: float = CONFIDENCE
     adapters: tuple[AdapterOverlap, ...] = ()
     notes: tuple[str, ...] = ()
+    over_time: OverTime | None = None
 
     @property
     def sentence(self) -> str:
@@ -101,15 +104,15 @@ class Certificate:
             worst = max(named, key=lambda each: each.lost_at_most or 0.0)
             lost, samples = sum(each.lost or 0 for each in named), sum(each.samples for each in named)
             return (
-                f"Of {counted(samples, 'test sample')} of earlier tasks {lost:,} were classified correctly before and "
-                f"are not any more; with {self.confidence:.0%} confidence, at most {worst.lost_at_most or 0.0:.1%} of "
+                f"Of {counted(samples, 'test sample')} of earlier tasks {_lost(lost)}; with "
+                f"{self.confidence:.0%} confidence, at most {worst.lost_at_most or 0.0:.1%} of "
                 f"all such samples are lost on the worst task ({worst.name})."
             )
         if labelled:
             lost, samples = sum(each.lost or 0 for each in labelled), sum(each.samples for each in labelled)
             return (
-                f"Of {counted(samples, 'remembered sample')} of earlier tasks {lost:,} were classified correctly "
-                "before and are not any more; name independent test samples to learn how many others are."
+                f"Of {counted(samples, 'remembered sample')} of earlier tasks {_lost(lost)}; name independent test "
+                "samples to learn how many others are."
             )
         if not self.probes:
             return "There are no samples of earlier tasks to compare."
@@ -136,7 +139,8 @@ class Certificate:
         if self.unprotected:
             first = ", ".join(self.unprotected[:3])
             lines.append(f"{counted(len(self.unprotected), 'unprotected parameter')} moved, such as {first}")
-        return "\n".join([*lines, *self.notes])
+        table = [] if self.over_time is None else ["", *self.over_time.lines(self.confidence)]
+        return "\n".join([*lines, *self.notes, *table])
 
     __repr__ = __str__
 
@@ -146,16 +150,25 @@ def _row(one: Retention) -> str:
     what = "protected outputs" if one.protected else "outputs"
     text = (
         f"{one.name} ({counted(one.samples, 'remembered sample' if one.remembered else 'sample')}): {what} changed by "
-        f"{change.measured:.2%} (first order {change.first_order:.1e}, curvature {change.curvature:.1e}, bound "
-        f"{change.bound:.2%})"
+        f"{_share(change.measured)} (first order {_share(change.first_order)}, curvature {_share(change.curvature)}, "
+        f"bound {_share(change.bound)})"
     )
     if one.protected:
-        text += f", all outputs by {one.change.measured:.2%}"
+        text += f", all outputs by {_share(one.change.measured)}"
     if one.accuracy_before is not None and one.accuracy_after is not None:
         text += f"; accuracy {one.accuracy_before:.1%} -> {one.accuracy_after:.1%}, {one.lost} lost"
     if one.lost_at_most is not None:
         text += f", at most {one.lost_at_most:.1%} of all"
     return text
+
+
+def _lost(count: int) -> str:
+    verb = ("was", "is") if count == 1 else ("were", "are")
+    return f"{count:,} {verb[0]} classified correctly by the weights before and {verb[1]} not by those after"
+
+
+def _share(value: float) -> str:
+    return "below 0.01%" if 0 < value < 1e-4 else f"{value:.2%}"
 
 
 def certify(
@@ -199,7 +212,7 @@ def _retention(found: Comparison, probe: Probe, protected: Change | None, confid
     worst = float(rows.max()) / typical
     plain = Retention(probe.name, probe.remembered, len(probe), found.change(), protected, worst)
     labels = probe.targets
-    if not _classes(found.before, labels) or not isinstance(labels, Tensor):
+    if not are_classes(found.before, labels) or not isinstance(labels, Tensor):
         return plain
     then, now, right = found.before.argmax(1), found.after.argmax(1), labels.to(found.before.device)
     lost = int(((then == right) & (now != right)).sum())
@@ -213,7 +226,7 @@ def _retention(found: Comparison, probe: Probe, protected: Change | None, confid
     )
 
 
-def _classes(outputs: Tensor, labels: object) -> bool:
+def are_classes(outputs: Tensor, labels: object) -> bool:
     """Whether the outputs are one logit for each class, and the labels classes."""
     if not isinstance(labels, Tensor) or labels.is_floating_point() or labels.dim() != 1:
         return False

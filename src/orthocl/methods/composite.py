@@ -146,6 +146,11 @@ class Composite(Method):
             for name, value in report.items()
         }
 
+    def weights_changed(self, learner: Learner) -> str | None:
+        """What it means to each member."""
+        found = (method.weights_changed(self.view(learner, key)) for key, method in self.members.items())
+        return "; ".join(cost for cost in found if cost) or None
+
     def _gather_remembered(self) -> None:
         found: dict[int, list[Tensor]] = {}
         for method in self.members.values():

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from orthocl.methods.er import ER
 from orthocl.methods.learner import Learner
+from orthocl.methods.memory import Remembered
 from orthocl.nets.heads import use_head
 from orthocl.nets.inputs import Targets, each_tensor, take, tensors
 from orthocl.nets.modes import evaluating
@@ -56,7 +57,17 @@ class DERpp(ER):
     def end_task(self, learner: Learner) -> None:
         """Keep samples of the task and the network's current outputs for them."""
         super().end_task(learner)
-        piece = self.memory.pieces[learner.current_task.number]
+        self._keep_outputs(learner, self.memory.pieces[learner.current_task.number])
+
+    def weights_changed(self, learner: Learner) -> str | None:
+        """Keep the outputs of now instead: those of before belong to weights that are gone."""
+        if not len(self.memory):
+            return None
+        for piece in self.memory:
+            self._keep_outputs(learner, piece)
+        return f"the outputs of all {len(self.memory)} kept samples were computed again"
+
+    def _keep_outputs(self, learner: Learner, piece: Remembered) -> None:
         if len(piece):
             with torch.no_grad(), evaluating(learner.model), use_head(learner.model, piece.head):
                 found = learner.read(piece.inputs, piece.targets)

@@ -14,13 +14,13 @@ import torch
 from torch import Tensor
 
 from orthocl.errors import SettingsError
-from orthocl.methods.base import Method
+from orthocl.methods.base import Method, no_complex_weights
 from orthocl.methods.growing import grown_centre, grown_list
 from orthocl.methods.importance import mean_of_gradients
 from orthocl.methods.learner import Learner
 from orthocl.methods.memory import draw
-from orthocl.methods.quadratic import add_quadratic, quadratic_penalty
-from orthocl.nets.positions import IGNORED, log_probabilities
+from orthocl.methods.quadratic import add_quadratic, importances_are_old, quadratic_penalty
+from orthocl.nets.positions import IGNORED, log_probabilities, valid_positions
 
 
 @dataclass
@@ -65,6 +65,10 @@ class EWC(Method):
                 "decay of ewc only has an effect with online=True: set that, or leave decay out"
             )
 
+    def refusal(self, learner: Learner) -> str | None:
+        """Refuse complex weights."""
+        return no_complex_weights(learner)
+
     def penalty(self, learner: Learner) -> Tensor | None:
         """The quadratic around the weights of finished tasks."""
         if not self.importance:
@@ -76,6 +80,10 @@ class EWC(Method):
         """New weights have no importance for earlier tasks."""
         self.importance = grown_list(self.importance, learner.parameters, earlier)
         self.centre = grown_centre(self.centre, learner.parameters, earlier)
+
+    def weights_changed(self, learner: Learner) -> str | None:
+        """The samples are not kept: the Fisher information stays that of the earlier weights."""
+        return importances_are_old(self.name) if self.importance else None
 
     def end_task(self, learner: Learner) -> None:
         """Add the task's Fisher diagonal at its final weights."""
@@ -124,6 +132,7 @@ def _log_likelihood_of_positions(
             if fisher == "predicted"
             else torch.multinomial(chances, 1, generator=generator)
         )
-        targets = torch.where(targets == IGNORED, targets, drawn.view(targets.shape).to(targets))
+        valid = valid_positions(targets, classes.shape[-1])
+        targets = torch.where(valid, drawn.view(targets.shape).to(targets), IGNORED)
     found, valid = log_probabilities(outputs, targets)
     return torch.where(valid, found, 0.0).sum(1)

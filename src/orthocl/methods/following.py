@@ -9,6 +9,8 @@ import torch
 from torch import nn
 
 from orthocl.errors import SettingsError, StoreError, UnsupportedError, warn
+from orthocl.methods.guard import marks
+from orthocl.methods.halfway import Halfway
 from orthocl.methods.saved_state import check_saved, check_saved_settings
 from orthocl.storage import converted
 from orthocl.tangents.growing import has_grown
@@ -41,6 +43,21 @@ def follow_precision(learner: Learner) -> None:
         learner.dtype = now
 
 
+def follow_weights(learner: Learner) -> None:
+    """Notice weights that have changed since the last task ended; the method takes anew what it can."""
+    guard = learner.guard
+    if not guard.changed(learner.parameters):
+        return
+    with learner.full_precision():
+        cost = learner.method.weights_changed(learner)
+    guard.left = [marks(learner.parameters)]
+    if cost:
+        warn(
+            "the weights have changed since the last task ended (others were loaded, averaged or trained outside "
+            f"`learning`): {cost}"
+        )
+
+
 def restore(learner: Learner, state: dict[str, Any]) -> None:
     """Restore the state of a learner, also into a model that has grown since; all of it or nothing."""
     method = learner.method
@@ -66,15 +83,8 @@ def restore(learner: Learner, state: dict[str, Any]) -> None:
         learner.generator.set_state(draws)
         raise StoreError(f"this state does not fit {method.name} ({error!r}): nothing was loaded") from error
     learner.tasks_done = state["tasks_done"]
-    task = state.get("task")
-    if task is not None:  # saved in the middle of a task
-        like = next(iter(learner.parameters.values()))
-        learner.started_from = {name: at.to(like.device) for name, at in task["start"].items()}
-        moved = {name: at.to(like.device) for name, at in task["anchor"].items()}
-        learner.anchor = {
-            n: at for n, at in (learner.started_from | moved).items() if n in learner.parameters
-        }
-        learner.latest_task, learner.unprojected = task["number"], task["unprojected"]
+    learner.guard.left = [dict(zip(names, rows, strict=True)) for names, rows in state.get("weights", [])]
+    learner.halfway = Halfway.from_state_dict(state.get("halfway"))
 
 
 def _restore_smaller(

@@ -8,8 +8,11 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from orthocl.errors import TrainingError, UnsupportedError, warn
+from orthocl.errors import DivergenceError, TrainingError, UnsupportedError, warn
 from orthocl.nets.heads import find_heads
+
+Marks = dict[str, Tensor]
+"""Of each weight by name: how many numbers, how exact they are, and their checksum."""
 
 
 @dataclass
@@ -32,6 +35,8 @@ class Guard:
     bypassed: bool = field(default=False, init=False)
     """Whether it was said that this task was trained without the method."""
     said: set[str] = field(default_factory=set, init=False)
+    left: list[Marks] = field(default_factory=list, init=False)
+    """The weights as the last task left them; after a task that failed, those before it and those of now."""
 
     def __post_init__(self) -> None:
         named = dict(self.model.named_parameters())
@@ -107,8 +112,14 @@ class Guard:
             )
 
     def end(self, parameters: Iterable[Tensor]) -> None:
-        """Warn of another optimizer, whose steps bypass the method, and of layers that came during the task."""
-        self.bypassed = self.at_start is not None and not torch.equal(self.at_start, checksum(parameters))
+        """Refuse weights that have diverged; warn of an optimizer that bypasses the method, and of layers that came."""
+        now = checksum(parameters)
+        if not bool(now.isfinite().all()):
+            raise DivergenceError(
+                f"the weights are NaN or infinite at the end of the task: {self.method} remembers nothing of it. Train "
+                "with a smaller learning rate or a weaker penalty, and look for values in the data that are not finite"
+            )
+        self.bypassed = self.at_start is not None and not torch.equal(self.at_start, now)
         if self.bypassed:
             warn(
                 f"the weights were trained in this task, but not with the optimizer that {self.method} is "
@@ -128,6 +139,15 @@ class Guard:
                 "tasks"
             )
 
+    def changed(self, parameters: Mapping[str, Tensor]) -> bool:
+        """Whether the weights are others than those that the last task left: loaded, averaged, trained in between."""
+        now = marks(parameters)
+        return bool(self.left) and all(differ(then, now) for then in self.left)
+
+    def packed(self) -> list[tuple[list[str], Tensor]]:
+        """What `left` holds, for a file."""
+        return [(list(left), torch.stack(list(left.values()))) for left in self.left]
+
     def check_leak(self, leak: float) -> None:
         """Warn if the finished task has moved noticeably inside the protected space, whatever the reason."""
         if leak > NOTICEABLE_LEAK and not self.bypassed:
@@ -142,12 +162,37 @@ NOTICEABLE_LEAK = 0.005
 """Share of a task's displacement inside the protected space that is worth a warning; rounding leaves 1e-6 or less."""
 
 
+SAME = 1e-10
+"""Relative difference of checksums of the same weights: sums on another device are taken in another order."""
+
+
 @torch.no_grad()
 def checksum(parameters: Iterable[Tensor]) -> Tensor:
     """Two numbers of each weight that any training step changes.
 
     By value: fused optimizers do not raise the version counter of what they change.
     """
-    return torch.stack(
-        [torch.stack([p.sum(dtype=torch.float64), p.double().square().sum()]) for p in parameters]
-    )
+    real = [torch.view_as_real(p) if p.is_complex() else p for p in parameters]
+    return torch.stack([torch.stack([p.sum(dtype=torch.float64), p.double().square().sum()]) for p in real])
+
+
+def marks(parameters: Mapping[str, Tensor]) -> Marks:
+    """What tells, in another process too, whether weights are these."""
+    sums = checksum(parameters.values()).cpu()
+    kinds = [[float(p.numel()), torch.finfo(p.dtype).eps] for p in parameters.values()]
+    return dict(zip(parameters, torch.cat([torch.tensor(kinds, dtype=torch.float64), sums], 1), strict=True))
+
+
+def differ(then: Marks, now: Marks, same: float = SAME) -> bool:
+    """Whether a weight that is in both, at the same size, has another value; up to rounding if it was converted."""
+    for name in then.keys() & now.keys():
+        (size, eps, total, squares), (size_now, eps_now, total_now, squares_now) = (
+            found[name].tolist() for found in (then, now)
+        )
+        allowed = same if eps == eps_now else 4 * max(eps, eps_now)
+        if size == size_now and not (
+            abs(total_now - total) <= allowed * (size * squares) ** 0.5
+            and abs(squares_now - squares) <= allowed * squares
+        ):
+            return True
+    return False

@@ -9,11 +9,12 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
+from orthocl.errors import DivergenceError
 from orthocl.methods.learner import Learner
 from orthocl.methods.memory import Remembered
 from orthocl.nets.heads import use_head
 from orthocl.nets.inputs import Batch, Inputs, Targets, each_tensor, sample_count, take
-from orthocl.nets.modes import evaluating, without_autocast
+from orthocl.nets.modes import evaluating, quiet_vmap, without_autocast
 from orthocl.nets.outputs import own_targets, read_outputs
 
 CHUNK_ELEMENTS = 2**24  # per-sample gradients held at once: 64 MB in float32
@@ -42,14 +43,18 @@ def mean_of_gradients(
     with evaluating(model), without_autocast(), use_head(model, piece.head):
         if batch == 1:
             _add_samples(learner, piece, quantity, function, total)
-            return total
-        for start in range(0, len(piece), batch):
+        for start in range(0, len(piece), batch) if batch > 1 else ():
             rows = slice(start, start + batch)
             inputs, targets = take(piece.inputs, rows), take(piece.targets, rows)
             with torch.enable_grad():
                 value = _values(quantity, _named(learner.read(inputs, targets)), targets).mean()
             for sum_, gradient in zip(total, gradient_of([value], parameters.values()), strict=True):
                 sum_ += function(gradient) * (sample_count(inputs) / len(piece))
+    if not all(bool(part.isfinite().all()) for part in total):
+        raise DivergenceError(
+            f"importances of {learner.method.name} are NaN or infinite: the network's outputs have become too large. "
+            "Train with a smaller learning rate or a weaker penalty"
+        )
     return total
 
 
@@ -118,7 +123,7 @@ def _add_samples(
         rows = slice(start, start + chunk)
         batch = take(piece.inputs, rows), take(piece.targets, rows), take(cotangents, rows)
         try:
-            with torch.no_grad():
+            with torch.no_grad(), quiet_vmap():
                 moved = list(per_sample(parameters, *batch).values())
             believed = all(g.shape[1:] == sum_.shape for g, sum_ in zip(moved, total, strict=True))
         except (RuntimeError, NotImplementedError):

@@ -10,10 +10,12 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from orthocl.errors import warn
 from orthocl.methods.base import Gradient, Method
 from orthocl.methods.layer_bases import LayerBases, Seen, look, matrix, parts
 from orthocl.methods.learner import Learner
 from orthocl.methods.memory import draw
+from orthocl.methods.moving_buffers import moved_buffers, warn_of_buffers
 from orthocl.tangents.recording import readable_layers
 
 
@@ -60,11 +62,17 @@ class LayerProjection(Method, ABC):
 
     def end_task(self, learner: Learner) -> None:
         """Extend the bases by what the task's inputs add."""
+        warn_of_buffers(moved_buffers(learner), None)
         piece = draw(learner, self.memory_per_task)
         if not len(piece):
             return
         for seen in look(learner, piece, inputs_only=not self.needs_derivatives):
             self.remember(seen)
+        if not self.inputs.directions:
+            warn(
+                f"{self.name} keeps not one direction of the inputs that its layers have seen: it protects nothing. "
+                "Let it keep more (its threshold or ratio), or look for layers whose inputs are all zero"
+            )
 
     def grow(self, learner: Learner, earlier: Mapping[str, tuple[int, ...]]) -> None:
         """More outputs of a layer see the same inputs; of a new layer no input has been seen, so it may move freely."""
@@ -78,6 +86,15 @@ class LayerProjection(Method, ABC):
                 self.inputs.bases[weight] = like.detach().new_zeros(1, width, 0)
                 if bias is not None:
                     self.inputs.biases[weight] = bias
+
+    def weights_changed(self, learner: Learner) -> str | None:
+        """The samples are not kept: their inputs to layers behind the first cannot be looked at again."""
+        if not self.inputs.directions:
+            return None
+        return (
+            f"what {self.name} protects are the inputs that layers saw with the earlier weights, and behind a changed "
+            "layer they are others now. Change weights inside the block, before it ends"
+        )
 
     @abstractmethod
     def remember(self, seen: Seen) -> None:

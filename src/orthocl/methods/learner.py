@@ -20,17 +20,22 @@ from orthocl.errors import DataError, TrainingError, UnsupportedError, warn
 from orthocl.formatting import counted, size_text
 from orthocl.methods.base import Method
 from orthocl.methods.certifiable import Certifiable
-from orthocl.methods.following import follow_growth, follow_precision, restore
-from orthocl.methods.guard import Guard
+from orthocl.methods.following import follow_growth, follow_precision, follow_weights, restore
+from orthocl.methods.guard import Guard, marks
+from orthocl.methods.halfway import Halfway
 from orthocl.methods.ranks import Ranks
 from orthocl.nets.heads import find_heads
 from orthocl.nets.inputs import Batch, Inputs, Targets, call_model, each_tensor, tensors
 from orthocl.nets.modes import run_in_eval_mode
-from orthocl.nets.outputs import Outputs, read_outputs
+from orthocl.nets.outputs import Outputs, check_repeatable, read_outputs, takes
 from orthocl.storage import read_state, write_state
 from orthocl.streams.base import Split, Task
 from orthocl.streams.batches import SplitBatch, as_split
+from orthocl.streams.checks import check_finite
+from orthocl.tangents.adapter import raw_weights
 
+FEW = 4
+"""Samples whose outputs are evaluated twice."""
 Loss = Callable[[Any, Any], Tensor]
 """(outputs, targets) of a batch -> mean loss: tensors, or dicts of them where outputs are named."""
 
@@ -80,6 +85,8 @@ class Learner(Certifiable):
     """The parameters that would be protected now: a model may grow between tasks."""
     ranks: Ranks | None = None
     """The processes that train copies of the model with this one."""
+    halfway: Halfway | None = None
+    """Where a task was, if the state that was loaded was saved in the middle of one: until that task goes on."""
     hooks: list[Any] = field(default_factory=list, repr=False)
     """Handles of the hooks on the optimizer, removed by `detach`."""
 
@@ -137,17 +144,27 @@ class Learner(Certifiable):
             head: head of a multi-head model; a Task brings its own.
             resumed: continue a task whose state has been restored, instead of starting it.
         """
+        if self.halfway is not None:
+            self.halfway.check(self.protected, resumed)
         random = self.generator.get_state()
         self.enter_task(self._as_task(data, head))
         before = self.method.snapshot()  # of the model as it is now: it may have grown
-        if not resumed:
-            self.note_start(self.model, self.current_task.number)
-            self.anchor = {n: at for n, at in self.started_from.items() if n in self.parameters}
-            self.unprojected = 0
+        halfway, self.halfway = self.halfway, None
+        self.note_start(self.model, self.current_task.number, halfway)
+        self.anchor = {name: at for name, at in self.started_from.items() if name in self.parameters}
+        self.unprojected = 0
+        if halfway is not None:
+            self.unprojected = halfway.unprojected
+            self.anchor |= {name: at.to(self.anchor[name]) for name, at in halfway.anchor.items()}
         try:
             with self.full_precision():
                 self.check_memory(self.current_task.train.inputs(torch.tensor([0])))
-                (self.method.resume_task if resumed else self.method.begin_task)(self)
+                if resumed:
+                    self.method.resume_task(self)
+                else:
+                    if self.method.projects:
+                        self.check_outputs()
+                    self.method.begin_task(self)
             self.guard.begin(self.protected)
             yield self
             self.guard.end(self.protected)
@@ -155,13 +172,13 @@ class Learner(Certifiable):
                 self.restore_constraint()
                 self.method.end_task(self)
             self.tasks_done += 1
+            self.guard.left = [marks(self.parameters)]
         except BaseException:
-            if (
-                sys.is_finalizing()
-            ):  # the program ends inside the task: nobody is left to restore anything for
+            if sys.is_finalizing():  # the program ends inside the task: nothing is left to be restored for
                 raise
             self.method.load_state_dict(before, self)
             self.generator.set_state(random)
+            self.guard.left = [*self.guard.left[:1], marks(self.parameters)]
             raise
         finally:
             self.leave_task()
@@ -175,6 +192,7 @@ class Learner(Certifiable):
         follow_growth(self)
         self.guard.before_task(self.parameters)
         follow_precision(self)
+        follow_weights(self)
         model = find_heads(self.model)
         if model is not None:
             model.select(task.head)
@@ -186,7 +204,7 @@ class Learner(Certifiable):
                     self._undo.append(partial(parameter.requires_grad_, True))
         if self.batch_norm == "freeze" and self.tasks_done > 0:
             for module in self.model.modules():
-                if isinstance(module, nn.modules.batchnorm._BatchNorm):
+                if isinstance(module, nn.modules.batchnorm._NormBase):
                     self._undo += run_in_eval_mode(module)
         self.task = task
 
@@ -227,23 +245,36 @@ class Learner(Certifiable):
             self._warned = True
             warn(warning)
 
+    def check_outputs(self) -> None:
+        """Reject outputs that are random: their gradients would be those of one draw."""
+        index = torch.arange(min(FEW, len(self.current_task.train)))
+        inputs, targets = self.samples(index)
+        targets = each_tensor(targets, lambda part: part.to(self.device))
+        check_repeatable(self.model, self.to_model(inputs), targets, self.outputs)
+
     @property
     def device(self) -> torch.device:
         """The device of the model."""
         return self.protected[0].device
 
     def to_model(self, inputs: Batch) -> Batch:
-        """Inputs on the model's device and, unless they are integers, in its precision."""
-        return each_tensor(inputs, self._one_to_model)
-
-    def _one_to_model(self, inputs: Tensor) -> Tensor:
-        if inputs.is_floating_point():
-            return inputs.to(self.device, self.protected[0].dtype)
-        return inputs.to(self.device)
+        """Inputs on the model's device; converted to its precision only where it does not take them as they are."""
+        moved = each_tensor(inputs, lambda part: part.to(self.device))
+        dtype = self.protected[0].dtype
+        others = {part.dtype for part in tensors(moved) if part.is_floating_point()} - {dtype}
+        if not others or not dtype.is_floating_point or takes(self.model, moved, self.outputs):
+            return moved
+        return each_tensor(moved, lambda part: part.to(dtype) if part.is_floating_point() else part)
 
     def samples(self, index: Tensor) -> tuple[Inputs, Targets]:
-        """Inputs and targets of some training samples of the current task, as the data set gives them."""
-        return self.current_task.train.samples(index)
+        """Inputs and targets of some training samples of the current task, as the data set gives them.
+
+        What a method remembers comes from here: one sample that is not finite would spoil all later tasks.
+        """
+        inputs, targets = self.current_task.train.samples(index)
+        for what, batch in {"inputs": inputs, "targets": targets}.items():
+            check_finite(batch, index, what, self.current_task.number)
+        return inputs, targets
 
     def answer(self, inputs: Inputs, targets: Targets | None = None) -> Any:
         """What the loss is given for a batch: what the model returns, or the outputs that `attach` was told to read."""
@@ -365,23 +396,21 @@ class Learner(Certifiable):
 
     def state_dict(self) -> dict[str, Any]:
         """The method's state, with what is needed to check that it fits the model it is loaded into."""
-        state: dict[str, Any] = {
+        return {
             "method": self.method.name,
             "settings": self.method.settings(),
             "parameters": {name: list(p.shape) for name, p in self.parameters.items()},
             "tasks_done": self.tasks_done,
             "random": self.generator.get_state(),
             "state": self.method.state_dict(),
+            "weights": [] if self.task else self.guard.packed(),
+            "halfway": None if self.task is None else self._halfway().state_dict(),
         }
-        if self.task is not None:
-            moved = {name: at for name, at in self.anchor.items() if at is not self.started_from.get(name)}
-            state["task"] = {
-                "number": self.task.number,
-                "start": dict(self.started_from),
-                "anchor": moved,
-                "unprojected": self.unprojected,
-            }
-        return state
+
+    def _halfway(self) -> Halfway:
+        raw = raw_weights(self.model)
+        moved = {name: at for name, at in self.anchor.items() if at is not self.started_from.get(name)}
+        return Halfway.of(self.started_from, [raw[name] for name in self.parameters], moved, self.unprojected)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what `state_dict` returned, into a learner with the same method and the same protected parameters.

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from orthocl.errors import DataError, TrainingError
+from orthocl.formatting import size_text
 from orthocl.methods.base import Method
 from orthocl.methods.certificate import Certificate, certify
 from orthocl.methods.composite import Composite
@@ -46,7 +47,7 @@ def learner_certificate(
             "nothing was learnt with this learner yet, so that there is no change to certify: learn a task first, or "
             "give before=model.state_dict() of an earlier time"
         )
-    chosen: list[Probe] = _remembered(learner) + _named(learner, probes or {}, samples)
+    chosen: list[Probe] = remembered_probes(learner) + named_probes(learner, probes or {}, samples)
     found = certify(
         learner.model,
         start,
@@ -66,6 +67,25 @@ def learner_certificate(
         drift=drift,
         stored=learner.method.nbytes(),
         unprotected=tuple(_unprotected(learner, start)),
+        notes=_large_memory(learner),
+    )
+
+
+def _large_memory(learner: Learner) -> tuple[str, ...]:
+    """A note if the memory takes more than the model."""
+    stored = learner.method.nbytes()
+    own = sum(part.numel() * part.element_size() for part in learner.model.parameters())
+    if stored <= own:
+        return ()
+    settings = learner.method.settings()
+    ways = {
+        "memory_per_task": "remember fewer samples (memory_per_task=)",
+        "energy": "compress them (energy=0.99)",
+    }
+    known = " or ".join(way for name, way in ways.items() if name in settings)
+    return (
+        f"The memory is larger than the model ({size_text(stored)} against {size_text(own)})"
+        + (f": {known} if that is too much." if known else "."),
     )
 
 
@@ -92,7 +112,7 @@ def _unprotected(learner: Learner, start: Weights) -> list[str]:
     ]
 
 
-def _remembered(learner: Learner) -> list[Probe]:
+def remembered_probes(learner: Learner) -> list[Probe]:
     """The remembered samples of all tasks but the latest, whose outputs are meant to have changed."""
     latest = learner.latest_task
     return [
@@ -118,7 +138,8 @@ def _protected(learner: Learner) -> Read | None:
     return remembering(learner) if learner.method.projects and callable(remembering) else None
 
 
-def _named(learner: Learner, probes: Mapping[str, Samples], most: int) -> list[Probe]:
+def named_probes(learner: Learner, probes: Mapping[str, Samples], most: int) -> list[Probe]:
+    """At most so many samples of each of some named sets, for the learner's model."""
     heads = find_heads(learner.model)
     found = []
     for name, data in probes.items():

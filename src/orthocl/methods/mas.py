@@ -12,12 +12,12 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from orthocl.methods.base import Method
+from orthocl.methods.base import Method, no_complex_weights
 from orthocl.methods.growing import grown_centre, grown_list
 from orthocl.methods.importance import mean_of_gradients
 from orthocl.methods.learner import Learner
 from orthocl.methods.memory import draw
-from orthocl.methods.quadratic import quadratic_penalty
+from orthocl.methods.quadratic import importances_are_old, quadratic_penalty
 
 
 @dataclass
@@ -41,6 +41,10 @@ class MAS(Method):
     importance: list[Tensor] = field(default_factory=list, init=False, repr=False)
     centre: list[Tensor] = field(default_factory=list, init=False, repr=False)
 
+    def refusal(self, learner: Learner) -> str | None:
+        """Refuse complex weights."""
+        return no_complex_weights(learner)
+
     def penalty(self, learner: Learner) -> Tensor | None:
         """The quadratic around the weights of the last finished task."""
         if not self.importance:
@@ -53,6 +57,10 @@ class MAS(Method):
         """New weights have no importance for earlier tasks."""
         self.importance = grown_list(self.importance, learner.parameters, earlier)
         self.centre = grown_centre(self.centre, learner.parameters, earlier)
+
+    def weights_changed(self, learner: Learner) -> str | None:
+        """The samples are not kept: the sensitivities stay those of the earlier weights."""
+        return importances_are_old(self.name) if self.importance else None
 
     def end_task(self, learner: Learner) -> None:
         """Add the sensitivity of the outputs to each weight."""

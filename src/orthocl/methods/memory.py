@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.batchnorm import _NormBase
 
 from orthocl.errors import SettingsError
 from orthocl.methods.learner import Learner
@@ -161,7 +161,7 @@ class SampleMemory:
 @contextmanager
 def fixed_batch_statistics(model: nn.Module) -> Iterator[None]:
     """Keep passes inside the block from moving the running statistics, which belong to the current task."""
-    tracking = [m for m in model.modules() if isinstance(m, _BatchNorm) and m.track_running_stats]
+    tracking = [m for m in model.modules() if isinstance(m, _NormBase) and m.track_running_stats]
     for module in tracking:
         module.track_running_stats = False
     try:

@@ -15,12 +15,12 @@ import torch
 from torch import Tensor
 
 from orthocl.errors import TrainingError, UnsupportedError, warn
-from orthocl.methods.base import Gradient, Method, later
+from orthocl.methods.base import Gradient, Method, later, no_complex_weights
 from orthocl.methods.learner import Learner
 from orthocl.methods.memory import Remembered, draw
 from orthocl.methods.protection_report import Watch
 from orthocl.nets.heads import use_head
-from orthocl.nets.inputs import Inputs
+from orthocl.nets.inputs import Inputs, each_tensor
 from orthocl.storage import export_state
 from orthocl.tangents.adapter import Adapter
 from orthocl.tangents.collect import Tangents, collect
@@ -251,10 +251,26 @@ class OGD(Method):
                 "not hold back their changes, if earlier outputs depend on them. OGD+ takes its tangents again",
             )
 
+    def weights_changed(self, learner: Learner) -> str | None:
+        """Measure what the stored tangents still protect: without the samples they cannot be taken again."""
+        if self.subspace is None or not self.subspace.rank:
+            return None
+        found = self.watch.drifts(learner, self.subspace, self.remembering(learner))
+        share = sum(one.outside for one in found) / max(1, len(found))
+        return (
+            f"on average {share:.1%} of today's gradients of remembered outputs lie outside what {self.name} protects. "
+            "Change weights inside the block, before it ends, or use OGD+, which keeps the samples and takes their "
+            "tangents again"
+        )
+
     def merge(self, learner: Learner) -> None:
         """Fold what the adapter has learnt so far into the weights; training continues as before."""
         if self.adapter is not None:
             self.adapter.merge()
+
+    def refusal(self, learner: Learner) -> str | None:
+        """Refuse complex weights."""
+        return no_complex_weights(learner)
 
     def memory_warning(self, learner: Learner, inputs: Inputs) -> str | None:
         """Whether the tangents of all expected tasks will fit into the memory now free."""
@@ -263,7 +279,8 @@ class OGD(Method):
         tasks = learner.tasks_expected or learner.tasks_done + 1
         shown: Any = learner.to_model(inputs)
         if learner.task is not None:  # what is remembered may depend on the form of the targets
-            shown = shown, learner.to_model(learner.samples(torch.tensor([0]))[1])
+            targets = learner.samples(torch.tensor([0]))[1]
+            shown = shown, each_tensor(targets, lambda part: part.to(learner.device))
         found = plan(
             learner.model,
             shown,

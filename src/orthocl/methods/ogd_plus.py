@@ -60,7 +60,19 @@ class OGDPlus(OGD):
 
     def warn_of_new_layers(self, learner: Learner, earlier: Mapping[str, tuple[int, ...]]) -> None:
         """Take the tangents again instead, if there are new layers."""
-        if all(name in earlier for name in learner.parameters) or self.subspace is None:
+        if not all(name in earlier for name in learner.parameters):
+            self.take_again(learner)
+
+    def weights_changed(self, learner: Learner) -> str | None:
+        """Take the tangents again at the weights of now."""
+        if not len(self.memory):
+            return None
+        self.take_again(learner)
+        return f"the tangents of all {len(self.memory)} kept samples were taken again at the weights of now"
+
+    def take_again(self, learner: Learner) -> None:
+        """Replace all tangents by those of the kept samples at the current weights."""
+        if self.subspace is None:
             return
         kept = [(piece, self.collect(learner, piece)) for piece in self.memory if len(piece)]
         self.subspace.replace([(piece.task, tangents) for piece, tangents in kept])

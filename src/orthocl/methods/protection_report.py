@@ -8,17 +8,17 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from orthocl.errors import warn
 from orthocl.methods.learner import Learner
 from orthocl.methods.memory import Remembered
+from orthocl.methods.moving_buffers import moved_buffers, norm_buffers, warn_of_buffers
 from orthocl.nets.heads import use_head
 from orthocl.nets.inputs import tensors
 from orthocl.nets.modes import evaluating
 from orthocl.storage import tensor_bytes
 from orthocl.tangents.collect import Tangents, collect
-from orthocl.tangents.drift import PROBES, drift, probe_count
+from orthocl.tangents.drift import PROBES, Drift, drift, probe_count
 from orthocl.tangents.growing import grown_tangents
 from orthocl.tangents.remembering import Remembering
 from orthocl.tangents.subspace import Subspace
@@ -51,12 +51,7 @@ class Watch:
         """Note the batch statistics at the start of a task."""
         self.statistics = {}
         if learner.batch_norm == "keep":
-            norms = {n: m for n, m in learner.model.named_modules() if isinstance(m, _BatchNorm)}
-            self.statistics = {
-                f"{name}.{key}": value.clone()
-                for name, module in norms.items()
-                for key, value in module.named_buffers(recurse=False)
-            }
+            self.statistics = {name: value.clone() for name, value in norm_buffers(learner.model).items()}
 
     def end(self, learner: Learner, subspace: Subspace | None, remember: Remembering) -> None:
         """Measure, before the memory changes."""
@@ -67,6 +62,20 @@ class Watch:
             moved = [p.detach() - learner.started_from[name] for name, p in learner.parameters.items()]
         self.report["leak"] = subspace.leak(moved)
         learner.guard.check_leak(self.report["leak"])
+        found = self.drifts(learner, subspace, remember)
+        for key in ("cosine", "relative_norm", "outside"):
+            name = "norm" if key == "relative_norm" else key
+            if found:
+                self.report[f"drift_{name}"] = sum(getattr(one, key) for one in found) / len(found)
+        if self.statistics:
+            self._warn_of_batch_statistics(learner)
+        others = moved_buffers(learner)
+        if others:
+            self.report["buffer_drift"] = self._effect(learner, others)
+            warn_of_buffers(others, self.report["buffer_drift"])
+
+    def drifts(self, learner: Learner, subspace: Subspace, remember: Remembering) -> list[Drift]:
+        """The probes' stored tangents against those at the current weights."""
         found = []
         for piece, stored in self.watched():
             with use_head(learner.model, piece.head):
@@ -85,12 +94,7 @@ class Watch:
                     found.append(drift(kept[0], now.select(kept[1]), subspace))
             else:
                 found.append(drift(stored, now, subspace))
-        for key in ("cosine", "relative_norm", "outside"):
-            name = "norm" if key == "relative_norm" else key
-            if found:
-                self.report[f"drift_{name}"] = sum(getattr(one, key) for one in found) / len(found)
-        if self.statistics:
-            self._warn_of_batch_statistics(learner)
+        return found
 
     def watched(self) -> list[tuple[Remembered, Tangents | None]]:
         """The probes that are measured: of all earlier tasks, or of some from the first to the last."""
@@ -108,9 +112,14 @@ class Watch:
 
     def remember(self, piece: Remembered, tangents: Tangents) -> None:
         """Keep probes of a task, and estimate its largest stable learning rate."""
-        self.report["learning_rate_limit"] = tangents.rows / max(
-            float(torch.linalg.eigvalsh(tangents.gram())[-1]), 1e-300
-        )
+        largest = max(float(torch.linalg.eigvalsh(tangents.gram())[-1]), 1e-300)
+        self.report["learning_rate_limit"] = tangents.rows / largest
+        if largest <= 1e-300:
+            warn(
+                f"the outputs that are remembered of task {piece.task} do not react to any weight (a saturated "
+                "network, or zeros): the memory has no direction for them and protects nothing. Remember what "
+                "comes before the saturation with attach(..., outputs=...)"
+            )
         self.refresh(piece, tangents)
 
     def refresh(self, piece: Remembered, tangents: Tangents) -> None:
@@ -123,14 +132,14 @@ class Watch:
         self.probes[piece.task] = piece.first(count), tangents.select(rows)
 
     @torch.no_grad()
-    def _warn_of_batch_statistics(self, learner: Learner) -> None:
-        """By how much batch statistics that moved during the task changed remembered outputs, on their own."""
+    def _effect(self, learner: Learner, earlier: Mapping[str, Tensor]) -> float:
+        """By how much buffers that had these values changed remembered outputs, on their own."""
         buffers = dict(learner.model.named_buffers())
-        today = {name: buffers[name].clone() for name in self.statistics}
+        today = {name: buffers[name].clone() for name in earlier}
         change = size = 0.0
         for piece, _ in self.probes.values():
             with evaluating(learner.model), use_head(learner.model, piece.head):
-                for name, value in self.statistics.items():
+                for name, value in earlier.items():
                     buffers[name].copy_(value)
                 before = learner.read(piece.inputs, piece.targets)
                 for name, value in today.items():
@@ -139,7 +148,10 @@ class Watch:
             for now, then in zip(tensors(after), tensors(before), strict=True):
                 change += float((now - then).square().sum())
                 size += float(then.square().sum())
-        self.report["batch_norm_drift"] = (change / max(size, 1e-300)) ** 0.5
+        return float((change / max(size, 1e-300)) ** 0.5)
+
+    def _warn_of_batch_statistics(self, learner: Learner) -> None:
+        self.report["batch_norm_drift"] = self._effect(learner, self.statistics)
         if self.report["batch_norm_drift"] > NOTICEABLE:
             warn(
                 "batch statistics that kept moving during the task changed remembered outputs by "

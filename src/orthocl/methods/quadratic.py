@@ -38,6 +38,14 @@ def add_quadratic(
     return total, mean
 
 
+def importances_are_old(method: str) -> str:
+    """What weights that were changed between two tasks mean to a penalty."""
+    return (
+        f"the importances that {method} keeps were measured at the earlier weights. Change weights inside the block, "
+        "before it ends"
+    )
+
+
 class _Quadratic(torch.autograd.Function):
     """Value and gradient in one pass.
 

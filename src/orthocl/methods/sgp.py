@@ -58,6 +58,9 @@ class SGP(GPM):
         super().remember(seen)
         weight = seen.names[0]
         basis = self.inputs.bases[weight]
+        if not basis.shape[2]:  # a threshold of 0 keeps no direction
+            self.importance[weight] = basis.new_zeros(len(basis), 0)
+            return
         values = torch.linalg.vector_norm(seen.inputs @ basis, dim=1)
         largest = values.max().clamp(min=torch.finfo(values.dtype).tiny)
         now = (self.alpha + 1) * values / (self.alpha * values + largest)

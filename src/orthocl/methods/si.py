@@ -12,10 +12,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from orthocl.methods.base import Gradient, Method, later
+from orthocl.methods.base import Gradient, Method, later, no_complex_weights
 from orthocl.methods.growing import grown_centre, grown_list
 from orthocl.methods.learner import Learner
-from orthocl.methods.quadratic import quadratic_penalty
+from orthocl.methods.quadratic import importances_are_old, quadratic_penalty
 
 
 @dataclass
@@ -41,6 +41,10 @@ class SI(Method):
     importance: list[Tensor] = field(default_factory=list, init=False, repr=False)
     centre: list[Tensor] = field(default_factory=list, init=False, repr=False)
     path: list[Tensor] = field(default_factory=list, init=False, repr=False)
+
+    def refusal(self, learner: Learner) -> str | None:
+        """Refuse complex weights."""
+        return no_complex_weights(learner)
 
     def begin_task(self, learner: Learner) -> None:
         """Start a new path at the current weights."""
@@ -70,6 +74,10 @@ class SI(Method):
         """New weights have no importance for earlier tasks."""
         self.importance = grown_list(self.importance, learner.parameters, earlier)
         self.centre = grown_centre(self.centre, learner.parameters, earlier)
+
+    def weights_changed(self, learner: Learner) -> str | None:
+        """The path is over: what it says of each weight stays."""
+        return importances_are_old(self.name) if self.importance else None
 
     def end_task(self, learner: Learner) -> None:
         """Turn the path into importances."""

@@ -24,15 +24,27 @@ def call_model(model: nn.Module, inputs: Inputs) -> Any:
     >>> call_model(nn.Bilinear(1, 1, 1), (torch.ones(2, 1), torch.ones(2, 1))).shape
     torch.Size([2, 1])
     """
-    if isinstance(inputs, Tensor):
-        return model(inputs)
     try:
+        if isinstance(inputs, Tensor):
+            return model(inputs)
         return model(**inputs) if isinstance(inputs, dict) else model(*inputs)
     except TypeError as error:
+        if isinstance(inputs, Tensor):
+            raise
         raise UnsupportedError(
             f"the model cannot be called with {described(inputs)}: {error}. Say what its inputs are with "
             "attach(..., batch=lambda batch: (inputs, targets)), or how it is called with "
             "attach(..., outputs=lambda model, inputs: ...)"
+            + (
+                ", such as model(inputs)[name] if it takes the dict itself"
+                if isinstance(inputs, dict)
+                else ""
+            )
+        ) from error
+    except KeyError as error:
+        raise UnsupportedError(
+            f"the model has no {error} when it is called with {described(inputs)}: if it gets a part for each task, "
+            "such as a head, add it to model and optimizer before `with learner.learning(data)`"
         ) from error
 
 

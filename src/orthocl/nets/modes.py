@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -60,6 +61,14 @@ def without_autocast() -> Iterator[None]:
         torch.autocast.__enter__ = enter  # type: ignore[method-assign]
         for context, enabled in reversed(entered):  # the same object may be entered again and again
             context._enabled = enabled
+
+
+@contextmanager
+def quiet_vmap() -> Iterator[None]:
+    """No word of torch on operations that `vmap` takes one sample at a time: nobody but torch can change that."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "There is a performance drop because we have not yet implemented")
+        yield
 
 
 class _EvalModeHooks:

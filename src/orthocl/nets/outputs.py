@@ -1,6 +1,6 @@
 """Outputs: which numbers of what a model returns are meant, whatever it returns.
 
-By default the tensor itself, `.logits`, the entry "logits" of a dict, or the first tensor of a tuple. A selector says
+By default the tensor itself, `.logits`, the entry "logits" of a dict, or the only tensor of a tuple. A selector says
 otherwise: (model, inputs) -> tensor, or (model, inputs, targets) -> tensor. A dict of selectors names several outputs.
 """
 
@@ -9,10 +9,12 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 
+import torch
 from torch import Tensor, nn
 
-from orthocl.errors import SettingsError, UnsupportedError
-from orthocl.nets.inputs import Inputs, Targets, call_model, described
+from orthocl.errors import OrthoclError, SettingsError, UnsupportedError
+from orthocl.nets.inputs import Inputs, Targets, call_model, described, take, tensors
+from orthocl.nets.modes import evaluating, without_autocast
 
 Selector = Callable[..., Tensor]
 Outputs = Selector | Mapping[str, Selector] | None
@@ -47,11 +49,13 @@ def plain_output(found: object) -> Tensor:
     logits = found.get("logits") if isinstance(found, Mapping) else getattr(found, "logits", None)
     if isinstance(logits, Tensor):
         return logits
-    if isinstance(found, tuple | list) and found and isinstance(found[0], Tensor):
-        return found[0]
+    if isinstance(found, tuple | list) and found:
+        first, *others = found
+        if isinstance(first, Tensor) and not any(isinstance(one, Tensor) for one in others):
+            return first
     raise UnsupportedError(
         "expected the model to return a tensor (samples, outputs), something with `.logits`, a dict with 'logits' or a "
-        f"tuple that begins with a tensor, got {described(found)}: say what to remember with "
+        f"tuple with one tensor, its first entry, got {described(found)}: say what to remember with "
         "attach(..., outputs=lambda model, inputs: ...), a tensor (samples, outputs)"
     )
 
@@ -102,3 +106,38 @@ def _takes_targets(selector: Selector) -> bool:
     positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     required = [p for p in parameters if p.kind in positional and p.default is inspect.Parameter.empty]
     return len(required) >= 3
+
+
+@torch.no_grad()
+def takes(model: nn.Module, inputs: Inputs, outputs: Outputs = None) -> bool:
+    """Whether a model can be called with inputs of these types: layers often refuse another precision than their own.
+
+    >>> takes(nn.Linear(2, 1), torch.zeros(3, 2)), takes(nn.Linear(2, 1), torch.zeros(3, 2).double())
+    (True, False)
+    """
+    with evaluating(model), without_autocast():
+        try:
+            read_outputs(model, take(inputs, slice(0, 1)), None, outputs)
+        except RuntimeError:
+            return False
+        except (TypeError, ValueError, AttributeError, LookupError, OrthoclError):
+            return True  # a selector that needs targets, which comes after the model
+    return True
+
+
+@torch.no_grad()
+def check_repeatable(
+    model: nn.Module, inputs: Inputs, targets: Targets | None = None, outputs: Outputs = None
+) -> None:
+    """Reject outputs that differ between two evaluations of one batch in eval mode: they have no one gradient."""
+    with evaluating(model), without_autocast():
+        twice = [tensors(read_outputs(model, inputs, targets, outputs)) for _ in range(2)]
+    for first, second in zip(*twice, strict=True):
+        # Sums on a GPU may be taken in another order each time.
+        rounding = torch.finfo(first.dtype).eps ** 0.5 * float(torch.linalg.vector_norm(first.nan_to_num()))
+        if float(torch.linalg.vector_norm((second - first).nan_to_num())) > rounding:
+            raise UnsupportedError(
+                "two evaluations of one batch gave different outputs, although the model was in eval mode: what is "
+                "random cannot be protected. Name an output that is not, with attach(..., outputs=lambda model, "
+                "inputs: ...), such as the mean that the model draws from"
+            )

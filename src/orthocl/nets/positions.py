@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from orthocl.errors import SettingsError
+from orthocl.errors import DataError, SettingsError
 
 # Targets that are this are left out, as in torch's cross-entropy.
 IGNORED = -100
@@ -27,11 +27,11 @@ def log_probabilities(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]
         if outputs.shape[:1] + outputs.shape[2:] != targets.shape:
             raise SettingsError(
                 f"expected one target for each position, outputs (samples, positions, classes), got outputs of shape "
-                f"{tuple(outputs.shape)} and targets of shape {tuple(targets.shape)}"
+                f"{tuple(outputs.shape)} and targets of shape {tuple(targets.shape)}{_virtual(outputs, targets)}"
             )
         outputs = outputs.movedim(1, -1)
     outputs, targets = outputs.reshape(len(outputs), -1, outputs.shape[-1]), targets.reshape(len(targets), -1)
-    valid = targets != IGNORED
+    valid = valid_positions(targets, outputs.shape[-1])
     labels = torch.where(valid, targets, 0).long()
     found = outputs.log_softmax(-1).gather(-1, labels[..., None])[..., 0]
     return found, valid
@@ -49,3 +49,28 @@ def sampled_positions(targets: Tensor, valid: Tensor, count: int) -> Tensor:
         scores = ((scores ^ (scores >> 16)) * 73244475) & _BITS
     order = torch.where(valid, scores, _BITS + place)
     return order.topk(min(count, targets.shape[1]), dim=1, largest=False).indices
+
+
+def valid_positions(targets: Tensor, classes: int) -> Tensor:
+    """Which positions have a target."""
+    valid = targets != IGNORED
+    if not torch._C._functorch.is_batchedtensor(targets):  # inside vmap the same targets come one by one
+        odd = targets[valid & ((targets < 0) | (targets >= classes))]
+        if odd.numel():
+            raise DataError(
+                f"target {int(odd[0])} has no logit: the model has {classes} outputs at each position, for targets 0 "
+                f"to {classes - 1}. If your loss leaves it out (ignore_index={int(odd[0])}), mark such positions with "
+                f"{IGNORED}: attach(..., batch=lambda batch: (x, y.masked_fill(y == {int(odd[0])}, {IGNORED})))"
+            )
+    return valid
+
+
+def _virtual(outputs: Tensor, targets: Tensor) -> str:
+    """What may have come before the words, if there are more positions than targets."""
+    more = outputs.shape[1] - targets.shape[1] if outputs.dim() == 3 and targets.dim() == 2 else 0
+    if more <= 0:
+        return ""
+    return (
+        f": the model adds {more} positions, as prompt tuning does with its virtual tokens. Leave them out with "
+        f"attach(..., outputs=lambda model, inputs: model(**inputs).logits[:, {more}:])"
+    )

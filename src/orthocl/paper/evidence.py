@@ -7,11 +7,12 @@ have. The fingerprint of the data is in every record.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from orthocl.errors import StoreError, warn
 from orthocl.lab import Record, RunSettings, Store
+from orthocl.lab.experiment.settings import ACCEPTED_VERSIONS
 from orthocl.metrics import memorised_variation, over_parameterisation
 from orthocl.paper.samples import Sample
 
@@ -80,17 +81,13 @@ class Evidence:
         return Evidence(self.runs + other.runs, self.pairs + other.pairs, self.diverged + other.diverged)
 
 
-CODE = next(item.default for item in fields(Record) if item.name == "code")
-"""Version of the code whose records count: others give other results for the same settings."""
-
-
 class RecordIndex:
     """The records of a store, by settings and seed."""
 
     def __init__(self, store: Store):
         self._by_settings: dict[tuple[str, int], Record] = {}
         for record in store.records():
-            if record.code == CODE:
+            if record.code in ACCEPTED_VERSIONS:
                 key = record.settings.without_seed(), record.settings.seed
                 self._by_settings[key] = record
         self._diverged = {
@@ -122,7 +119,7 @@ def diverged_runs(store: Store) -> list[tuple[str, RunSettings, str]]:
     found = []
     for run in store.ids():
         failure = store.failure(run)
-        if failure is None or not failure.get("diverged") or failure.get("code") != CODE:
+        if failure is None or not failure.get("diverged") or failure.get("code") not in ACCEPTED_VERSIONS:
             continue
         try:
             settings = store.settings(run)

@@ -12,7 +12,8 @@ from pathlib import Path
 
 from orthocl.errors import StoreError
 from orthocl.lab import RunSettings, Store
-from orthocl.paper.evidence import CODE, RecordIndex, diverged_runs, settings_key
+from orthocl.lab.experiment.settings import CODE_VERSION
+from orthocl.paper.evidence import RecordIndex, diverged_runs, settings_key
 from orthocl.storage import write_atomically
 
 KEPT = ("record.json", "settings.json")
@@ -62,7 +63,9 @@ def _keep_diverged(store: Store, into: Store, runs: Sequence[RunSettings] | None
         key = settings.without_seed(), settings.seed
         if into.record(run) is None and (wanted is None or key in wanted):
             _copy(store.folder(run), into.folder(run))
-            into.write_failure(run, {"reason": reason, "expected": True, "diverged": True, "code": CODE})
+            into.write_failure(
+                run, {"reason": reason, "expected": True, "diverged": True, "code": CODE_VERSION}
+            )
             found.append(run)
     return tuple(found)
 

@@ -25,6 +25,8 @@ LABELS = ("labels", "label")
 # Items that are kept of an iterable data set, a uniform sample of the first MOST_READ.
 RESERVOIR = 4096
 MOST_READ = 65_536
+# Items over which a last entry that is constant is taken for the number of a task.
+CONSTANT_OVER = 256
 
 
 def split_batch(batch: Any) -> tuple[Inputs, Targets]:
@@ -42,6 +44,12 @@ def split_batch(batch: Any) -> tuple[Inputs, Targets]:
     elif isinstance(batch, tuple | list) and len(batch) >= 2:
         first = batch[0] if len(batch) == 2 else tuple(batch[:-1])
         return cast(Inputs, tuple(first) if isinstance(first, list) else first), batch[-1]
+    if hasattr(batch, "to_data_list"):
+        raise DataError(
+            f"a {type(batch).__name__} of graphs has no rows to choose samples from: remember the numbers of the "
+            "graphs, with TensorDataset(torch.arange(len(graphs)), labels) as the data and attach(..., outputs=lambda "
+            "model, index: model(Batch.from_data_list([graphs[i] for i in index.tolist()])))"
+        )
     raise DataError(
         "expected a batch (inputs, targets), (x, z, ..., targets) or a dict with 'labels', got "
         f"{described(dict(batch) if isinstance(batch, Mapping) else batch)}: say how to split it with "
@@ -91,26 +99,29 @@ class BatchSplit(Split):
         """Inputs of the samples in `index`."""
         return self.samples(index)[0]
 
-    def samples(self, index: Tensor | slice | None = None) -> tuple[Tensor, Tensor]:
-        """Inputs and targets of the samples in `index`: tensors, or tuples and dicts of them."""
-        positions = torch.arange(len(self))
-        chosen = positions if index is None else positions[index]
-        items = [self.items[position] for position in chosen.tolist()]
+    def batch(self, positions: Tensor) -> Any:
+        """Some items, collated."""
+        items = [self.items[position] for position in positions.tolist()]
         try:
-            batch = self.collate(items)
+            return self.collate(items)
         except (RuntimeError, TypeError, ValueError, KeyError) as error:
             raise DataError(
                 f"{len(items)} items of the data set do not make a batch ({error}): give the loader that you train "
                 "with instead, `with learner.learning(loader):`, whose collate_fn is then used"
             ) from error
-        inputs, targets = self.split(batch)
+
+    def samples(self, index: Tensor | slice | None = None) -> tuple[Tensor, Tensor]:
+        """Inputs and targets of the samples in `index`: tensors, or tuples and dicts of them."""
+        positions = torch.arange(len(self))
+        chosen = positions if index is None else positions[index]
+        inputs, targets = self.split(self.batch(chosen))
         if isinstance(inputs, Mapping):
             inputs = dict(inputs)
         _check_tensors(inputs, "inputs")
         _check_tensors(targets, "targets")
-        if {len(part) for part in [*tensors(inputs), *tensors(targets)]} != {len(items)}:
+        if {len(part) for part in [*tensors(inputs), *tensors(targets)]} != {len(chosen)}:
             raise DataError(
-                f"expected inputs and targets of {len(items)} samples each, got {described(inputs)} and "
+                f"expected inputs and targets of {len(chosen)} samples each, got {described(inputs)} and "
                 f"{described(targets)}"
             )
         return cast(Tensor, inputs), cast(Tensor, targets)
@@ -163,7 +174,31 @@ def as_split(
         return DatasetSplit(cast(Dataset[Any], items))  # which says what is missing
     if len(items) and split is None and collate is default_collate and _is_pair(items[0]):
         return DatasetSplit(cast(Dataset[Any], items))
-    return BatchSplit(items, collate, split or default_split(model))
+    found = BatchSplit(items, collate, split or default_split(model))
+    if split is None and len(items):
+        _check_last_entry(found)
+    return found
+
+
+def _check_last_entry(data: BatchSplit) -> None:
+    """Reject batches (x, y, ..., constant), such as Avalanche's (x, y, task), whose last entry is no target.
+
+    Of data that are clearly otherwise two dozen items are read.
+    """
+    for count in (24, CONSTANT_OVER):
+        number = min(count, len(data))
+        batch = data.batch(torch.linspace(0, len(data) - 1, number).long().unique())
+        if not isinstance(batch, tuple | list) or len(batch) < 3 or not isinstance(batch[-1], Tensor):
+            return
+        last = batch[-1]
+        if len(last) < 2 or bool((last != last[:1]).any()):
+            return
+    raise DataError(
+        f"expected the last of the {len(batch)} entries of a batch to be the target, but it is the same in {len(last)} "
+        "items of the data set, as the number of a task is: say which entries are which with "
+        "attach(..., batch=lambda batch: (batch[0], batch[1])) for (input, target, task), or with "
+        "batch=lambda batch: (tuple(batch[:-1]), batch[-1]) if the last is a target that happens to be constant"
+    )
 
 
 def _is_pair(item: object) -> bool:

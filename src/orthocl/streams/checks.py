@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from orthocl.errors import DataError
+from orthocl.nets.inputs import Inputs, tensors
 from orthocl.streams.base import TaskKind
 
 Array = Tensor | np.ndarray[Any, Any]
@@ -134,3 +135,22 @@ def _tensor(where: str, what: str, array: Array) -> Tensor:
         array = array.astype(np.int64)
     native = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("="))
     return torch.from_numpy(native if native.flags.writeable else native.copy())
+
+
+def check_finite(batch: Inputs, index: Tensor, what: str, task: int) -> None:
+    """Reject samples with values that are not finite.
+
+    Args:
+        batch: samples of a data set.
+        index: their positions in it.
+        what: "inputs" or "targets".
+        task: number of the task.
+    """
+    for part in tensors(batch):
+        if not bool(part.isfinite().all()):
+            bad = (~part.isfinite()).flatten(1).any(1) if part.dim() > 1 else ~part.isfinite()
+            raise DataError(
+                f"sample {int(index[bad.nonzero()[0, 0]])} of task {task} has NaN or infinite values in its {what}: "
+                "remembered, it would spoil all later tasks. Leave it out of the data that you give to `learning`, "
+                "or repair it there (attach(..., batch=...) can do so batch by batch)"
+            )

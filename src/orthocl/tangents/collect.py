@@ -27,7 +27,13 @@ from orthocl.tangents import layers
 from orthocl.tangents.blocks import Block, Patches, added
 from orthocl.tangents.compress import Compression, compress
 from orthocl.tangents.dense_rows import per_sample_gradients
-from orthocl.tangents.recording import RecordedLayer, readable_layers, recorded_layers, recording
+from orthocl.tangents.recording import (
+    RecordedLayer,
+    activation_types,
+    readable_layers,
+    recorded_layers,
+    recording,
+)
 from orthocl.tangents.remembering import TOKENS, Remembering, Variant, remembered_outputs
 from orthocl.tangents.tangents import Tangents, norm
 
@@ -58,11 +64,14 @@ class _Truth:
 
     weights: Tensor
     gradient: Mapping[str, Tensor]
+    precision: torch.dtype
     rounding: float
 
     @staticmethod
-    def of(parameters: Mapping[str, nn.Parameter], remembered: Tensor, weights: Tensor) -> _Truth:
-        """One backward pass with respect to the weights."""
+    def of(
+        parameters: Mapping[str, nn.Parameter], remembered: Tensor, weights: Tensor, precision: torch.dtype
+    ) -> _Truth:
+        """One backward pass with respect to the weights, through activations of this precision."""
         parts = torch.autograd.grad(
             (remembered * weights).sum(), list(parameters.values()), allow_unused=True
         )
@@ -70,12 +79,12 @@ class _Truth:
             name: torch.zeros_like(leaf) if part is None else part.to_dense() if part.is_sparse else part
             for (name, leaf), part in zip(parameters.items(), parts, strict=True)
         }
-        whole = AGREEMENT.get(weights.dtype, (2e-2, 1e-3))[1]
-        return _Truth(weights, gradient, whole * float(norm([*gradient.values(), weights])))
+        whole = AGREEMENT.get(precision, (2e-2, 1e-3))[1]
+        return _Truth(weights, gradient, precision, whole * float(norm([*gradient.values(), weights])))
 
     def agrees(self, block: Block) -> bool:
         """Whether a block's weighted rows add up to the gradient, up to rounding."""
-        own = AGREEMENT.get(self.weights.dtype, (2e-2, 1e-3))[0]
+        own = AGREEMENT.get(self.precision, (2e-2, 1e-3))[0]
         for name, found in zip(block.names, block.combine(self.weights.flatten()), strict=True):
             truth = self.gradient[name]
             difference, size = norm([found - truth]), norm([found]) + norm([truth])
@@ -129,14 +138,15 @@ class Collector:
             mixed: weigh the outputs at random before they are differentiated instead of the rows afterwards, which is
                 the same unless samples influence each other's outputs.
         """
-        with recording(recorded):
+        with recording(recorded), activation_types(self.model) as types:
             remembered = self.remember.checked(self.model, x, y)
+        precision = max(types | {remembered.dtype}, key=lambda dtype: torch.finfo(dtype).eps)
         generator = torch.Generator().manual_seed(0)
         weights = torch.randn(remembered.shape, generator=generator, dtype=torch.float64).to(remembered)
         if mixed:
             remembered = (remembered * weights).sum(1, keepdim=True)
             weights = torch.ones_like(remembered)
-        return self.sums(recorded, remembered), _Truth.of(self.parameters, remembered, weights)
+        return self.sums(recorded, remembered), _Truth.of(self.parameters, remembered, weights, precision)
 
     def sums(self, recorded: list[RecordedLayer], remembered: Tensor) -> list[Block]:
         """Blocks of all recorded layers as they come, all uses of a weight added up, zeros for silent layers."""

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, jacrev, vmap
 
 from orthocl.nets.inputs import Inputs, Targets, each_tensor, sample_count, take
+from orthocl.nets.modes import quiet_vmap
 from orthocl.tangents.blocks.dense import WORKSPACE, Dense
 
 Remember = Callable[[nn.Module, Inputs, Targets], Tensor]
@@ -64,7 +65,8 @@ def _transformed(
         found: Tensor = functional_call(whole, named, (_batch(sample), _batch(target)))
         return found[0]
 
-    jacobians = vmap(jacrev(remembered), in_dims=(None, 0, 0))(values, x, y)
+    with quiet_vmap():
+        jacobians = vmap(jacrev(remembered), in_dims=(None, 0, 0))(values, x, y)
     return [jacobians[name].detach().flatten(0, 1).flatten(1) for name in parameters]
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+import torch
 from torch import Tensor, nn
 
 from orthocl.tangents import layers
@@ -92,3 +93,20 @@ def recording(recorded: Sequence[RecordedLayer]) -> Iterator[None]:
     finally:
         for end in ends:
             end()
+
+
+@contextmanager
+def activation_types(model: nn.Module) -> Iterator[set[torch.dtype]]:
+    """The floating-point types of what modules return in the forward passes inside: gradients are no more exact."""
+    found: set[torch.dtype] = set()
+
+    def note(module: nn.Module, inputs: object, output: object) -> None:
+        parts = output if isinstance(output, tuple | list) else [output]
+        found.update(part.dtype for part in parts if isinstance(part, Tensor) and part.is_floating_point())
+
+    handles = [module.register_forward_hook(note) for module in model.modules()]
+    try:
+        yield found
+    finally:
+        for handle in handles:
+            handle.remove()

@@ -218,9 +218,8 @@ def compare(model: nn.Module, path: Path, probe: Probe, read: Read = every_outpu
         probe: the samples.
         read: what to compare; by default every output.
     """
-    whole, heads = _Read(model, read), find_heads(model)
-    head = probe.head if probe.head is not None or heads is None else heads.selected
-    with _comparable(model), use_head(model, head or ""):
+    whole = _Read(model, read)
+    with _comparable(model), use_head(model, _head(model, probe)):
         ends = [
             _outputs(whole, {**path.at(share), **buffers}, probe)
             for share, buffers in (
@@ -237,6 +236,18 @@ def compare(model: nn.Module, path: Path, probe: Probe, read: Read = every_outpu
             if change.remainder <= SMALL * change.bound or count >= MOST_POINTS:
                 return found
             count *= 2
+
+
+def outputs_at(model: nn.Module, weights: Weights, probe: Probe, read: Read = every_output) -> Tensor:
+    """Outputs of a probe with other weights, the model in eval mode; weights that are not named are the model's own."""
+    with _comparable(model), use_head(model, _head(model, probe)):
+        return _outputs(_Read(model, read), weights, probe)
+
+
+def _head(model: nn.Module, probe: Probe) -> str:
+    heads = find_heads(model)
+    head = probe.head if probe.head is not None or heads is None else heads.selected
+    return head or ""
 
 
 @contextmanager

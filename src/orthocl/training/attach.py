@@ -69,7 +69,7 @@ def attach(
         outputs: what is remembered, (model, inputs) -> tensor of shape (samples, outputs), or a dict of such functions
             by name for several outputs. A function may take (model, inputs, targets); `orthocl.nets.selectors` has
             ready-made ones. By default the tensor that the model returns, its `.logits`, the entry "logits" of a dict
-            or the first tensor of a tuple.
+            or the only tensor of a tuple.
         batch: a batch of your loader -> (inputs, targets). Inputs are a tensor (the model is called as model(x)), a
             tuple (model(*inputs)) or a dict (model(**inputs)). By default batches are (inputs, targets), (x, z, ...,
             targets) or dicts with "labels".

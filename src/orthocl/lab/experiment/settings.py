@@ -21,6 +21,9 @@ from orthocl.training.losses import LOSSES
 CODE_VERSION = 3
 """Part of every run's identity: raise it when a change of the code changes results for the same settings."""
 
+ACCEPTED_VERSIONS = frozenset({3})
+"""Versions of the code whose records count as evidence: their results differ from today's by rounding at most."""
+
 ID_LENGTH = 16
 """Hexadecimal digits of a run's id."""
 
@@ -174,7 +177,8 @@ class RunSettings:
         """
         method, net = METHODS.find(self.method.name), NETS.find(self.net.name)
         loss = LOSSES.find(self.train.loss)
-        check_net_settings(self.net.name, self.net.settings)
+        net_settings = whole_numbers(self.net.settings)  # a file may say 16.0 for 16
+        check_net_settings(self.net.name, net_settings)
         return replace(
             self,
             stream=self.stream.resolved() if given is None else StreamSettings.of(given),
@@ -185,7 +189,7 @@ class RunSettings:
             ),
             net=NetSettings(
                 net.spec or self.net.name,
-                {**net_defaults(self.net.name), **self.net.settings},
+                {**net_defaults(self.net.name), **net_settings},
                 _unchanged(net, self.net.source),
             ),
             train=replace(
