@@ -111,7 +111,10 @@ def test_steps_of_another_optimizer_are_noticed_by_value(kind):
             cross_entropy(learner.model(two.tensors[0]), two.tensors[1]).backward()
             other.step()
 
-    with pytest.warns(UserWarning, match="not with the optimizer that ogd is attached to"):
+    with pytest.warns(
+        UserWarning,
+        match="not with the optimizer that ogd is attached to, so with the method at its end only",
+    ):
         train()
 
 
@@ -133,6 +136,20 @@ def test_steps_of_another_optimizer_are_put_right_by_the_next_step_and_at_the_en
     assert max(leaks[::2]) < 1e-12
     assert min(leaks[1::2]) > 1e-4
     assert learner.method.watch.report["leak"] < 1e-12
+
+
+def test_rounding_of_weights_in_half_precision_is_noticed_by_the_leak():
+    model, (one, two) = network(dtype=torch.bfloat16), tasks(dtype=torch.bfloat16)
+    with pytest.warns(UserWarning, match="are kept in torch.bfloat16"):
+        learner = attach(
+            OGD(memory_per_task=20), model, torch.optim.SGD(model.parameters(), lr=0.002), seed=0
+        )
+    first_task(learner, one)
+    with pytest.warns(
+        UserWarning, match="of this task's change of the weights lies in the space that ogd .* half precision"
+    ):
+        first_task(learner, two)
+    assert 0.005 < learner.method.watch.report["leak"] < 0.3
 
 
 def test_a_learning_rate_of_zero_beside_others_is_refused():
