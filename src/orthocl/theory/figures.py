@@ -113,9 +113,14 @@ def certificate_figure(certificates: Sequence[Certificate], errors: Sequence[flo
     width = 0.8 / max(1, len(forms))
     for place, (form, colour) in enumerate(zip(forms, (GREY, BLUE, ORANGE, GREEN), strict=False)):
         bounds = [bound for found in certificates for bound in found.bounds if bound.form == form]
+        name = "pac-bayes, of f: twice that of a draw" if form == "pac-bayes" else form
         where = [bound.task + (place - (len(forms) - 1) / 2) * width for bound in bounds]
         axis.bar(
-            where, [min(1.0, bound.value) for bound in bounds], width=0.9 * width, color=colour, label=form
+            where,
+            [min(1.0, bound.deterministic) for bound in bounds],
+            width=0.9 * width,
+            color=colour,
+            label=name,
         )
     numbers = [found.task for found in certificates]
     axis.plot(numbers, errors, "_", color=INK, markersize=22, markeredgewidth=2, label="error on test data")

@@ -8,7 +8,7 @@ from scipy import special
 from torch import Tensor
 
 from orthocl.errors import DataError, SettingsError
-from orthocl.theory.independence import check_independent
+from orthocl.theory.independence import check_independent, near_copies, shared_sample
 from orthocl.theory.points import PointsLike
 from orthocl.theory.solution import Solution
 
@@ -46,11 +46,12 @@ def hold_out_bound(
     if len(wanted) == 0 or len(wanted) != points.samples():
         raise DataError(f"expected one target per held-out sample, got {len(wanted)} for {points.samples()}")
     if not independent:
-        every = {
-            number: (solution.task_points(number).inputs, torch.zeros(0))
-            for number in range(1, len(solution) + 1)
-        }
-        check_independent(every, task, (points.inputs, wanted), "hold-out")
+        trained = {number: solution.task_points(number) for number in range(1, len(solution) + 1)}
+        inputs_of = {number: (each.inputs, torch.zeros(0)) for number, each in trained.items()}
+        found = shared_sample(inputs_of, task, (points.inputs, wanted)) or near_copies(
+            solution.kernel, trained, task, points
+        )
+        check_independent(found, "hold-out")
     outputs = solution.predict(inputs, after=after)
     wrong = count_errors(outputs, wanted)
     share = wrong / len(wanted)

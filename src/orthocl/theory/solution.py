@@ -103,6 +103,7 @@ class Solution:
         tasks: the tasks on the rows of the joint kernel matrix.
         groups: outputs that share a memory; one group unless only ground-truth logits are protected.
         base_diagonal: k(x, x) of all points.
+        tolerance: below this share of the largest k(x, x) a kernel value counted as zero.
     """
 
     kernel: Kernel
@@ -111,6 +112,7 @@ class Solution:
     tasks: JointTasks
     groups: tuple[ColumnGroup, ...]
     base_diagonal: Tensor
+    tolerance: float = 1e-12
 
     @property
     def points(self) -> Points:

@@ -99,7 +99,7 @@ def solve_stream(
             progress=progress,
         )
         groups.append(ColumnGroup(columns, tuple(rows), recursion))
-    return Solution(kernel, rule, ridge, joint, tuple(groups), gram.diagonal().clone())
+    return Solution(kernel, rule, ridge, joint, tuple(groups), gram.diagonal().clone(), tolerance)
 
 
 def ground_truth_rows(labels: Tensor, outputs: int) -> Tensor:
