@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from orthocl.checking import checked
 from orthocl.errors import DataError
 from orthocl.theory.generalisation import (
     Bound,
@@ -68,6 +69,7 @@ class Certificate:
         )
 
 
+@checked()
 def certify(
     solution: Solution,
     *,

@@ -25,12 +25,13 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from orthocl.checking import check_value, checked
 from orthocl.errors import SettingsError, unknown_name
 from orthocl.tangents.cholesky import WELL_CONDITIONED, independent_rows
 from orthocl.theory.joint_tasks import Initial, TaskData, join_tasks
 from orthocl.theory.kernels import KernelLike, as_kernel, check_memory, check_positive
 from orthocl.theory.recursion import RULES, Recursion, Rule, recurse
-from orthocl.theory.ridge import check_ridge, solve_ridge
+from orthocl.theory.ridge import check_ridge, check_tolerance, solve_ridge
 
 SearchRule = Literal["auto", "subsets", "exhaustive", "beam"]
 SEARCH_RULES = ("auto", "subsets", "exhaustive", "beam")
@@ -71,6 +72,7 @@ class Curriculum:
     True
     """
 
+    @checked(besides=("ridge",))
     def __init__(
         self,
         kernel: KernelLike,
@@ -85,7 +87,8 @@ class Curriculum:
     ):
         if rule not in RULES:
             raise unknown_name("rule", rule, RULES)
-        check_ridge(ridge)
+        ridge = check_ridge(ridge)
+        check_tolerance(tolerance)
         if memory is not None and memory < 0:
             raise SettingsError(f"expected a memory of zero samples or more, got {memory}")
         kernel = as_kernel(kernel)
@@ -118,7 +121,10 @@ class Curriculum:
 
     def learn(self, order: Sequence[int]) -> Recursion:
         """Learn tasks in this order; tasks may repeat."""
+        if not isinstance(order, Sequence):
+            raise SettingsError(f"expected an order as a list of task numbers, got {order!r}")
         for number in order:
+            check_value("task", number, int)
             if not 1 <= number <= len(self):
                 raise SettingsError(f"tasks count from 1 to {len(self)} here, got task {number}")
         return recurse(
@@ -205,6 +211,7 @@ class Curriculum:
         left = float((residual - fitted).abs().max())
         return left <= 1e-6 * max(float(residual.abs().max()), 1e-300)
 
+    @checked()
     def best_order(
         self,
         search: SearchRule = "auto",

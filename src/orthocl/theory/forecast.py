@@ -19,6 +19,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from orthocl.checking import checked
 from orthocl.errors import SettingsError, UnsupportedError, unknown_name
 from orthocl.nets import MultiHead, use_head
 from orthocl.streams.base import Split, Task
@@ -248,6 +249,7 @@ class _Kernels:
                 yield rule, plain
 
 
+@checked()
 def forecast(
     model: nn.Module,
     earlier: Sequence[Task],

@@ -36,7 +36,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from orthocl.checking import check_value
+from orthocl.checking import check_fields, check_value, checked
 from orthocl.errors import DataError, SettingsError, unknown_name
 from orthocl.theory.complexity import complexity_proxy
 from orthocl.theory.distance import radius_bound, remembers_everything
@@ -138,9 +138,9 @@ class BoundSettings:
     independent: bool = False
 
     def __post_init__(self) -> None:
+        check_fields(self, besides=("empirical", "radius", "prior"))
         check_value("unit_radius", self.unit_radius, float, minimum=SMALLEST)
         check_value("kernel_bound", self.kernel_bound, float | None, minimum=SMALLEST)
-        check_value("independent", self.independent, bool)
         if self.empirical not in ("measured", "closed-form"):
             raise unknown_name("empirical term", self.empirical, ["measured", "closed-form"])
         if self.radius not in ("exact", "dissimilarity"):
@@ -149,6 +149,7 @@ class BoundSettings:
             raise unknown_name("prior", self.prior, PRIORS)
 
 
+@checked()
 def generalisation_bound(
     solution: Solution,
     *,
@@ -201,7 +202,7 @@ def generalisation_bound(
     """
     settings = settings or BoundSettings()
     last = solution.last_task(after)
-    if not 1 <= task <= last:
+    if not 1 <= solution.check_task(task) <= last:
         raise SettingsError(f"expected a task from 1 to after={last}, got {task}")
     if not 0 < delta < 1:
         raise SettingsError(f"expected 0 < delta < 1, got {delta}")
@@ -278,7 +279,7 @@ def _losses(loss: Loss | str, solution: Solution, task: int) -> list[Loss]:
         return [loss]
     if loss == "ramp":
         return [ramp(margin, solution.outputs_per_input(task)) for margin in MARGINS]
-    if loss not in LOSSES:
+    if not isinstance(loss, str) or loss not in LOSSES:
         raise unknown_name("loss", loss, [*LOSSES, "ramp"])
     return [LOSSES[loss]]
 

@@ -9,13 +9,17 @@ is zero, would pass for a kernel.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from orthocl.checking import check_value
 from orthocl.errors import DataError, SettingsError
+
+LARGEST_RIDGE = 1e300
+LARGEST_TOLERANCE = 1e-3
+"""A share of the largest k(x, x) that is no rounding any more."""
 
 
 @dataclass(frozen=True)
@@ -34,10 +38,17 @@ class RidgeSolution:
     lost: int = 0
 
 
-def check_ridge(ridge: float) -> None:
-    """Reject a ridge that is negative, infinite or not a number."""
-    if not isinstance(ridge, int | float) or not (ridge >= 0 and math.isfinite(ridge)):
+def check_ridge(ridge: float) -> float:
+    """The ridge; one that is negative, infinite or not a number is rejected."""
+    known = isinstance(ridge, int | float) and not isinstance(ridge, bool)
+    if not known or not 0 <= ridge <= LARGEST_RIDGE:
         raise SettingsError(f"expected a ridge of zero or more, and finite, got {ridge}")
+    return float(ridge)
+
+
+def check_tolerance(tolerance: float) -> None:
+    """Reject a tolerance above rounding: a kernel whose values count as zero learns nothing."""
+    check_value("tolerance", tolerance, float, minimum=0.0, maximum=LARGEST_TOLERANCE)
 
 
 def solve_ridge(matrix: Tensor, residual: Tensor, ridge: float, cutoff: float) -> RidgeSolution:

@@ -12,6 +12,7 @@ from html import escape
 import torch
 from torch import Tensor
 
+from orthocl.checking import check_value
 from orthocl.errors import SettingsError
 from orthocl.tangents.cholesky import GrowingCholesky
 from orthocl.theory.joint_tasks import JointTasks, as_matrix
@@ -328,6 +329,7 @@ class Solution:
 
     def check_task(self, task: int) -> int:
         """The task's number, if there is such a task."""
+        check_value("task", task, int)
         if not 1 <= task <= len(self):
             raise SettingsError(f"tasks count from 1 to {len(self)} here, got task {task}")
         return task
@@ -336,6 +338,7 @@ class Solution:
         """The task's number for `after=`: the last by default, 0 for initialisation."""
         if after is None:
             return len(self)
+        check_value("after", after, int)
         if not 0 <= after <= len(self):
             raise SettingsError(
                 f"after= is a task from 1 to {len(self)}, or 0 for initialisation: got {after}"
