@@ -144,7 +144,9 @@ def order_figure(table: Tensor, orders: Sequence[Order]) -> Figure:
     best = min(order.complexity for order in orders)
     bars = right.barh(names, [order.complexity for order in orders], color=colours)
     above = [100 * (order.complexity / best - 1) if best > 0 else 0.0 for order in orders]
-    right.bar_label(bars, [f"+{each:.2g} %" if each else "best" for each in above], padding=3, fontsize=SMALL)
+    right.bar_label(
+        bars, [f"+{each:.2g} %" if each else "smallest" for each in above], padding=3, fontsize=SMALL
+    )
     right.margins(x=0.2)
     right.invert_yaxis()
     describe(right, "complexity proxy $R_T$ of an order")

@@ -11,13 +11,16 @@ import torch
 from torch import Tensor
 
 from orthocl.checking import checked
-from orthocl.errors import DataError, SettingsError, unknown_name
+from orthocl.errors import DataError, SettingsError, unknown_name, warn
 from orthocl.theory.joint_tasks import Initial, JointTasks, TaskData, join_tasks
 from orthocl.theory.kernels import Kernel, KernelLike, as_kernel, check_memory, check_positive
 from orthocl.theory.points import whole_numbers
 from orthocl.theory.recursion import RULES, Rule, recurse
 from orthocl.theory.ridge import check_ridge, check_tolerance
 from orthocl.theory.solution import ColumnGroup, Solution
+
+NOTICEABLE = 1e-3
+"""Relative error by rounding that is worth a warning."""
 
 Memory = int | Sequence[Tensor] | None
 
@@ -103,7 +106,19 @@ def solve_stream(
             progress=progress,
         )
         groups.append(ColumnGroup(columns, tuple(rows), recursion))
-    return Solution(kernel, rule, ridge, joint, tuple(groups), gram.diagonal().clone(), tolerance)
+    solution = Solution(kernel, rule, ridge, joint, tuple(groups), gram.diagonal().clone(), tolerance)
+    _warn_of_rounding(solution)
+    return solution
+
+
+def _warn_of_rounding(solution: Solution) -> None:
+    for task, error in enumerate(solution.conditioning().errors, start=1):
+        if error > NOTICEABLE and solution.resolvable(task):
+            warn(
+                f"what task {task} adds to the memory is so small that float64 resolves what it learns with a relative "
+                f"error of about {error:.0e}: give a ridge, or use solve_in_feature_space, which loses half as many "
+                "digits"
+            )
 
 
 @checked()
