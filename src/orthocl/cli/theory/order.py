@@ -43,8 +43,9 @@ def order(
 ) -> None:
     """Find the order of tasks with the smallest complexity proxy R_T, and compare it with simple recipes.
 
-    R_T says how much is explored on the way, not how good the result is: its correlation with the final error has either sign, and
-    where the search is exact through subsets the final function is the same in every order, which the output says.
+    R_T says how much is explored on the way, not how good the result is: its correlation with the final error has
+    either sign, and where the search is exact through subsets the final function is the same in every order. The output
+    says which it is.
     Exact for up to 6 tasks, and for OGD that remembers everything, without ridge, when one function can fit all
     tasks at once; otherwise a search. The column says which it was.
 
