@@ -101,7 +101,8 @@ def bound_figure(bounds: Sequence[Bound], risks: Sequence[float], errors: Sequen
     axis.axhline(1.0, color=INK, linewidth=0.8, linestyle=":")
     axis.set_xticks(numbers)
     axis.set_xlabel("task")
-    describe(axis, f"{bounds[0].form} bound after task {bounds[0].after} (above 1: says nothing)")
+    of = " of a draw around f" if bounds[0].form == "pac-bayes" else ""
+    describe(axis, f"{bounds[0].form} bound{of} after task {bounds[0].after} (above 1: says nothing)")
     legend_beside(axis)
     return figure
 
