@@ -9,14 +9,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass
-from functools import lru_cache
+from functools import lru_cache, wraps
 from inspect import Parameter, signature
 from types import NoneType, UnionType
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+
+import numpy as np
 
 from orthocl.errors import SettingsError, unknown_name
 
 Made = TypeVar("Made")
+Function = TypeVar("Function", bound=Callable[..., Any])
 NUMBERS = (int, float)
 
 
@@ -102,6 +105,62 @@ def check_arguments(
     check_names(what, values, known)
     for key, value in values.items():
         check_value(f"{what}: {key}", value, known[key])
+
+
+def checked(*, besides: Collection[str] = ()) -> Callable[[Function], Function]:
+    """For a public function: its arguments are checked where they enter, as far as their types are simple.
+
+    Checked are numbers, switches, text, choices, and objects of this library. Arguments that may be more than that,
+    such as tensors and functions, are checked by whoever reads them, and those named in `besides` by the function
+    itself. A number of numpy counts as a number.
+
+    >>> @checked()
+    ... def half(value: float, times: int | None = None) -> float: ...
+    >>> half("2")
+    Traceback (most recent call last):
+    orthocl.errors.SettingsError: value must be float, got '2'
+    """
+
+    def decorate(function: Function) -> Function:
+        shape = signature(function)
+
+        @wraps(function)
+        def call(*values: Any, **named: Any) -> Any:
+            given = shape.bind(*values, **named).arguments
+            hints = _strict_hints(function)
+            for name in given.keys() - {*besides}:
+                if name in hints and _is_simple(hints[name]):
+                    value = given[name]
+                    check_value(name, value.item() if isinstance(value, np.generic) else value, hints[name])
+            return function(*values, **named)
+
+        return cast(Function, call)
+
+    return decorate
+
+
+def check_fields(made: object, *, besides: Collection[str] = ()) -> None:
+    """The same for the fields of a dataclass, from its `__post_init__`."""
+    for name, hint in field_types(type(made)).items():
+        if name not in besides and _is_simple(hint):
+            check_value(name, getattr(made, name), hint)
+
+
+def _is_simple(hint: Any) -> bool:
+    return all(_is_simple_one(option) for option in _options(hint))
+
+
+def _is_simple_one(option: Any) -> bool:
+    own = isinstance(option, type) and option.__module__.partition(".")[0] == "orthocl"
+    if own and not getattr(option, "_is_protocol", False):
+        return True
+    return option in (int, float, bool, str, NoneType, None) or get_origin(option) is Literal
+
+
+@lru_cache(maxsize=256)
+def _strict_hints(function: Any) -> dict[str, Any]:
+    """The declared types; one that cannot be resolved is an error, or nothing would be checked."""
+    return get_type_hints(function)
 
 
 def argument_types(function: Callable[..., object], *, besides: Collection[str] = ()) -> dict[str, Any]:

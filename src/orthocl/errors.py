@@ -53,14 +53,14 @@ def _passed_through(module: str) -> bool:
     return module.partition(".")[0] in ("orthocl", "torch", "contextlib")
 
 
-def unknown_name(kind: str, name: str, choices: Iterable[str], also: str = "") -> SettingsError:
+def unknown_name(kind: str, name: object, choices: Iterable[str], also: str = "") -> SettingsError:
     """An error for an unknown name, with the nearest known one first and, if given, an alternative.
 
     >>> print(unknown_name("method", "odg", ["ogd", "sgd"]))
     unknown method 'odg': did you mean 'ogd'? The choices are: ogd, sgd
     """
     known = sorted(choices)
-    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    near = difflib.get_close_matches(str(name), known, n=1, cutoff=0.5)
     hint = f"did you mean {near[0]!r}? The" if near else "the"
     end = f"; {also}" if also else ""
     return SettingsError(f"unknown {kind} {name!r}: {hint} choices are: {', '.join(known) or 'none'}{end}")

@@ -8,6 +8,7 @@ from typing import Annotated
 
 from cyclopts import App, Parameter
 
+from orthocl.checking import check_value
 from orthocl.cli.help_only import HELP_ONLY
 from orthocl.cli.options import make_folder, working
 from orthocl.cli.output import remark, report, say, suggest
@@ -17,6 +18,7 @@ if not HELP_ONLY:
     from torch import nn
 
     from orthocl.lab.reporting.certificate_card import certificate_page
+    from orthocl.methods.certificate import check_confidence
     from orthocl.nets.registry import NETS
     from orthocl.storage import write_atomically
     from orthocl.training.audit import audit, read_probes, read_weights
@@ -49,9 +51,10 @@ def show_audit(
 
     Example: orthocl audit my_model.py:make_model before.safetensors after.safetensors --samples old_task.npz
 
-    Reported for each set of samples: the change of outputs, to first order and in all with a bound; accuracy before
-    and after, and an upper limit on the share of samples lost; for models with LoRA adapters also how much the
-    adapters of different tasks overlap, measured on the weights.
+    Reported for each set of samples: the change of outputs, to first order and in all; accuracy before and after, and
+    an upper limit on the share of samples lost; all limits hold together. For models with LoRA adapters also how much
+    the adapters of different tasks overlap, measured on the weights. Weights, samples and outputs that are not finite
+    numbers are refused with exit code 2, and so are labels that the model has no output for.
 
     Args:
         model: function without arguments that builds the model, as file.py:function or package.module:function.
@@ -67,8 +70,9 @@ def show_audit(
         if file.suffix not in (".json", ".html"):
             raise unknown_name("suffix of a certificate", file.suffix or str(file), (".json", ".html"))
         make_folder(file)
-    if not 0.5 <= confidence < 1:
-        raise SettingsError(f"confidence is a probability of at least 0.5 and below 1, got {confidence}")
+    check_confidence(confidence)
+    if most_lost is not None:
+        check_value("--most-lost", most_lost, float, minimum=0, maximum=1)
     if most_lost is not None and not samples:
         raise SettingsError("--most-lost needs independent samples: give --samples FILE.npz")
     network = _built(model)

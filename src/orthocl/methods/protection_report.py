@@ -34,7 +34,8 @@ class Watch:
     """Leak of a task's displacement into the protected space, drift of the tangents, the largest stable rate.
 
     `report` after task t:
-      leak: share of the task's displacement that lies in the protected space (0 in exact arithmetic).
+      leak: share of the task's displacement that lies in the space that is kept (0 in exact arithmetic); of
+        compressed tangents that is a part of what they span.
       drift_cosine, drift_norm, drift_outside: stored tangents against those at the current weights, mean over the
         probes of earlier tasks, before any refresh: cosine, relative norm, share of the current tangent outside the
         stored span.

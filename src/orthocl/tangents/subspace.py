@@ -288,11 +288,11 @@ class Subspace:
         if len(vectors) != len(self.names):
             raise DataError(f"expected a gradient of {len(self.names)} tensors, got {len(vectors)}")
         outside = [part.detach().clone() for part in vectors]
-        for _ in range(2 if self.tangents is not None else 0):
-            weights = self.solve(self.tangents.coefficients(outside))
-            outside = [
-                part - more for part, more in zip(outside, self.tangents.combine(weights), strict=True)
-            ]
+        if self.tangents is None:
+            return outside
+        for _ in range(2):
+            inside = self.tangents.combine(self.solve(self.tangents.coefficients(outside)))
+            outside = [part - more for part, more in zip(outside, inside, strict=True)]
         return outside
 
     def leak(self, gradient: Sequence[Tensor]) -> float:

@@ -18,7 +18,8 @@ MEANINGS = {
 MONITORS: dict[str, dict[str, Any]] = {
     "leak": {
         "title": "Leak into the protected space",
-        "meaning": "Share of a task's movement that lies in the directions it must not take; 0 in exact arithmetic.",
+        "meaning": "Share of a task's movement that lies in the directions that the method keeps; 0 in exact "
+        "arithmetic. With energy below 1 it keeps a part only, and says nothing about the rest.",
         "log": True,
         "limit": 1e-4,
         "limit_text": "more than rounding",
