@@ -1,7 +1,7 @@
 """State on disk: nested dicts of tensors and JSON values as one safetensors file, written atomically, no pickle.
 
 Every file carries a checksum of its content, and files of a run the run's id as their owner. Both are verified whenever
-a file is read; files of earlier versions, which have neither, are read as they are.
+a file is read, and a file without them is refused.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SavedState = dict[str, Any]
 _TENSOR = "__tensor__"
 _SEAL, _SKELETON = "__seal__", "__skeleton__"
 FORMAT = 2
-"""Version of the format of state files; those of version 1 have no seal."""
+"""Version of the format of state files. Version 1, from before the first release, had no seal and is not read."""
 
 
 def export_state(value: Any, *, copy: bool = True) -> Any:
@@ -160,8 +160,10 @@ def parse_json(content: bytes, path: Path) -> dict[str, Any]:
 
 
 def check_seal(values: Mapping[str, Any], path: Path) -> None:
-    """Reject values that do not match their checksum, see `sealed`; those of earlier versions have none."""
-    if "checksum" in values and values["checksum"] != _json_checksum(values):
+    """Reject values that have no checksum, or do not match it, see `sealed`."""
+    if "checksum" not in values:
+        raise StoreError(f"{path} is damaged: it has no checksum")
+    if values["checksum"] != _json_checksum(values):
         raise StoreError(f"{path} is damaged: it does not match its own checksum")
 
 
@@ -191,12 +193,8 @@ def read_state(path: str | Path, *, owner: str = "") -> SavedState:
             values = json.loads((file.metadata() or {})["orthocl"])
             # Cloned, because tensors in the file's buffer may be unaligned, and rounding may depend on that.
             tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
-        if isinstance(values, dict) and (
-            _SEAL in values or _SKELETON in values
-        ):  # neither in earlier versions
-            _check_seal(path, values, tensors, owner)
-            values = values[_SKELETON]
-        state: SavedState = _unpack(values, tensors)
+        _check_seal(path, values, tensors, owner)
+        state: SavedState = _unpack(values[_SKELETON], tensors)
         return state
     except FileNotFoundError as error:
         raise StoreError(f"no such file: {path}") from error
@@ -217,6 +215,10 @@ def read_state(path: str | Path, *, owner: str = "") -> SavedState:
 def _check_seal(
     path: str | Path, values: Mapping[str, Any], tensors: Mapping[str, Tensor], owner: str
 ) -> None:
+    if _SEAL not in values:
+        raise StoreError(
+            f"{path} has no checksum, so nobody can tell whether it was changed: delete it, and make it again"
+        )
     seal = values[_SEAL]
     if seal["format"] != FORMAT:
         raise StoreError(
