@@ -98,6 +98,31 @@ def write_atomically(path: Path, content: bytes, *, check: Callable[[], object] 
         os.replace(partial, path)
 
 
+def output_file(path: str | Path) -> Path:
+    """Where a file that a person named is written: links are followed, and only a regular file is replaced.
+
+    Files of a store are not written through links: a store may come from somebody else.
+
+    Raises:
+        StoreError: there is something else, such as a folder, a pipe or a device.
+    """
+    try:
+        target = Path(os.path.realpath(path))
+        if not stat.S_ISREG(os.stat(target).st_mode):
+            raise StoreError(f"{path} is not a regular file: give another name for the output")
+    except FileNotFoundError:
+        pass
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise StoreError(f"cannot write {str(path)[:200]!r}: {reason}. Nothing was changed.") from error
+    return target
+
+
+def write_output(path: str | Path, content: bytes) -> None:
+    """Write a file that a person named, see `output_file`, whole or not at all; it keeps its permissions."""
+    write_atomically(output_file(path), content)
+
+
 def create_atomically(path: Path, content: bytes, *, check: Callable[[], object] | None = None) -> bool:
     """Like `write_atomically`, but never over a file that exists: returns whether the file is the one given here."""
     with _partial(path, content) as partial:
@@ -120,6 +145,7 @@ def _partial(path: Path, content: bytes) -> Iterator[Path]:
     partial = path.parent / f".{path.name[:200]}.{secrets.token_hex(6)}.partial"
     try:
         with open(partial, "wb") as file:
+            _keep_permissions(path, file.fileno())
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
@@ -129,6 +155,14 @@ def _partial(path: Path, content: bytes) -> Iterator[Path]:
     finally:
         with suppress(OSError):
             partial.unlink()
+
+
+def _keep_permissions(path: Path, file: int) -> None:
+    """Give a file those of the one that it will replace, if there is one."""
+    with suppress(FileNotFoundError, NotADirectoryError):
+        found = os.lstat(path)
+        if stat.S_ISREG(found.st_mode):
+            os.fchmod(file, stat.S_IMODE(found.st_mode))
 
 
 def read_file(path: Path) -> bytes:

@@ -18,7 +18,7 @@ if not HELP_ONLY:
 
     from orthocl.lab.reporting.certificate_card import certificate_page
     from orthocl.nets.registry import NETS
-    from orthocl.storage import write_atomically
+    from orthocl.storage import write_output
     from orthocl.training.audit import audit, read_probes, read_weights
 
 app = App(name="audit", help="What did a fine-tuning lose? Compare weights before and after, of any method.")
@@ -82,7 +82,7 @@ def show_audit(
     report(**found.to_dict())
     for file in out or ():
         text = found.to_json() if file.suffix == ".json" else certificate_page(found.to_dict())
-        write_atomically(file, text.encode())
+        write_output(file, text.encode())
         remark(f"wrote {file}")
     suggest(f"open {out[0]}" if out else "the same command with --out certificate.html writes a page")
     limits = [each.lost_at_most for each in found.probes if each.lost_at_most is not None]

@@ -62,13 +62,16 @@ def warn(text: str) -> None:
 
 
 def make_folder(file: Path | None) -> None:
-    """Create the folder of an output file, if one is requested: an unwritable path is an error before the work."""
+    """Create the folder of an output file, if one is requested: an impossible path is an error before the work."""
     if file is None:
         return
+    from orthocl.storage import output_file  # here, because it imports torch, which help does without
+
     try:
         if file.is_dir():
             raise SettingsError(f"{file} is a folder: give the name of a file")
         file.parent.mkdir(parents=True, exist_ok=True)
+        output_file(file)
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise SettingsError(f"cannot create the folder {file.parent}: {reason}") from error

@@ -44,7 +44,7 @@ if not HELP_ONLY:
         write_predictions,
     )
     from orthocl.paper.reproduction import Reproduction, update_readme, write_reproduction
-    from orthocl.storage import write_atomically
+    from orthocl.storage import write_output
 
 app = App(name="paper", help="Tables and figures of the paper: run them and compare with the published ones.")
 
@@ -257,7 +257,7 @@ def _show(page: Page, table: str, places: Sequence[Path], scale: Scale) -> None:
         make_folder(path)
         if path.suffix in TEXT_SUFFIXES:
             text = page.render(TEXT_SUFFIXES[path.suffix])
-            write_atomically(path, (text.rstrip("\n") + "\n").encode())
+            write_output(path, (text.rstrip("\n") + "\n").encode())
         elif page.draw is None:
             raise OrthoclError(
                 f"{page.name} has no figure to write to {path}: no run of it is finished, or it is a table"

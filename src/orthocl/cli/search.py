@@ -42,7 +42,7 @@ if not HELP_ONLY:
     )
     from orthocl.lab.search.sensitivity import sensitivity_figure
     from orthocl.lab.store.store import Store
-    from orthocl.storage import write_atomically
+    from orthocl.storage import write_output
 
 app = App(name="search")
 SHOWN = 10
@@ -128,7 +128,7 @@ def search(
     say(result.to_toml())
     report(best=result.to_toml())
     if best is not None:
-        write_atomically(best, result.to_toml().encode())
+        write_output(best, result.to_toml().encode())
     if plot is not None:
         with working("drawing"):
             save_figure(sensitivity_figure(result), plot)

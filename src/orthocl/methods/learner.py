@@ -26,7 +26,7 @@ from orthocl.nets.heads import find_heads
 from orthocl.nets.inputs import Batch, Inputs, Targets, call_model, each_tensor, tensors
 from orthocl.nets.modes import run_in_eval_mode
 from orthocl.nets.outputs import Outputs, read_outputs
-from orthocl.storage import read_state, write_state
+from orthocl.storage import output_file, read_state, write_state
 from orthocl.streams.base import Split, Task
 from orthocl.streams.batches import SplitBatch, as_split
 from orthocl.tangents.commuting import why_not_exact
@@ -370,7 +370,7 @@ class Learner(Certifiable):
 
     def save(self, path: str | Path) -> None:
         """Write the method's memory and state to one safetensors file. Save the model's weights separately."""
-        write_state(path, self.state_dict())
+        write_state(output_file(path), self.state_dict())
 
     def load(self, path: str | Path) -> None:
         """Read what `save` wrote."""
