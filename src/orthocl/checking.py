@@ -114,9 +114,39 @@ def argument_types(function: Callable[..., object], *, besides: Collection[str] 
     named = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
     return {
         name: hints.get(name, Any)
-        for name, parameter in signature(function).parameters.items()
+        for name, parameter in parameters_of(function).items()
         if parameter.kind in named and name not in besides
     }
+
+
+def parameters_of(function: Callable[..., object]) -> Mapping[str, Parameter]:
+    """The arguments that a function takes.
+
+    Raises:
+        SettingsError: it does not say, as some functions that are not written in Python.
+    """
+    try:
+        return signature(function).parameters
+    except (TypeError, ValueError) as error:
+        name = getattr(function, "__name__", type(function).__name__)
+        raise SettingsError(
+            f"{name} does not say which arguments it takes: wrap it in a function of your own"
+        ) from error
+
+
+def required_arguments(function: Callable[..., object]) -> list[str]:
+    """Arguments without which a function cannot be called.
+
+    >>> def build(width, depth=2, **others): ...
+    >>> required_arguments(build)
+    ['width']
+    """
+    variable = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
+    return [
+        name
+        for name, parameter in parameters_of(function).items()
+        if parameter.default is Parameter.empty and parameter.kind not in variable
+    ]
 
 
 def defaults(function: Callable[..., object], *, besides: Collection[str] = ()) -> dict[str, Any]:
@@ -128,7 +158,7 @@ def defaults(function: Callable[..., object], *, besides: Collection[str] = ()) 
     """
     return {
         name: parameter.default
-        for name, parameter in signature(function).parameters.items()
+        for name, parameter in parameters_of(function).items()
         if parameter.default is not Parameter.empty and name not in besides
     }
 

@@ -14,10 +14,8 @@ from orthocl.cli.output import remark, report, say, suggest
 from orthocl.errors import SettingsError, unknown_name
 
 if not HELP_ONLY:
-    from torch import nn
-
     from orthocl.lab.reporting.certificate_card import certificate_page
-    from orthocl.nets.registry import NETS
+    from orthocl.nets.registry import build_net
     from orthocl.storage import write_output
     from orthocl.training.audit import audit, read_probes, read_weights
 
@@ -71,7 +69,7 @@ def show_audit(
         raise SettingsError(f"confidence is a probability of at least 0.5 and below 1, got {confidence}")
     if most_lost is not None and not samples:
         raise SettingsError("--most-lost needs independent samples: give --samples FILE.npz")
-    network = _built(model)
+    network = build_net(model)
     with working("comparing"):
         probes = [probe for path in samples or [] for probe in read_probes(path, network)]
         probes += [
@@ -88,10 +86,3 @@ def show_audit(
     limits = [each.lost_at_most for each in found.probes if each.lost_at_most is not None]
     if most_lost is not None and max(limits, default=1.0) > most_lost:
         sys.exit(1)
-
-
-def _built(spec: str) -> nn.Module:
-    network = NETS[spec]()
-    if not isinstance(network, nn.Module):
-        raise SettingsError(f"{spec} returned a {type(network).__name__}, not a torch module")
-    return network

@@ -13,7 +13,7 @@ from rich.markup import escape
 from rich.status import Status
 
 from orthocl.cli.output import silent
-from orthocl.errors import SettingsError
+from orthocl.errors import SettingsError, shortened
 
 TableFormat = Literal["terminal", "markdown", "latex", "csv", "json"]
 """The formats of `orthocl.lab.reporting.table`."""
@@ -104,6 +104,31 @@ def agree(question: str, yes: bool) -> None:
     raise SettingsError(f"{question}: if that is meant, say --yes")
 
 
+def agree_to_programs(file: Path, what: str, yes: bool) -> None:
+    """Ask before a command that seems only to look runs the parts that an experiment file names.
+
+    Which runs are meant follows from the defaults of these parts and from the data that they make: neither is known
+    without running them.
+    """
+    if yes:
+        return
+    from orthocl.lab.experiment.file import read_file
+    from orthocl.lab.experiment.specs import programs_in
+
+    programs = [shortened(name) for name in programs_in(read_file(file))]
+    if programs:
+        more = f" and {len(programs) - 5} more" if len(programs) > 5 else ""
+        agree(
+            f"{file} names {', '.join(programs[:5])}{more}: {what} imports and runs what it names, with your rights",
+            yes,
+        )
+
+
 YesOption = Annotated[
-    bool, Parameter(name="--yes", negative="", help="Do not ask before something of an unlikely size.")
+    bool,
+    Parameter(
+        name="--yes",
+        negative="",
+        help="Do not ask before something of an unlikely size, or before running parts that FILE names.",
+    ),
 ]

@@ -25,6 +25,7 @@ from orthocl.cli.options import (
     TableFormat,
     YesOption,
     agree,
+    agree_to_programs,
     check_jobs,
     make_folder,
     working,
@@ -70,7 +71,13 @@ def run(
     backend_set: Annotated[
         list[str] | None, Parameter(help="KEY=VALUE for the backend, may be repeated.")
     ] = None,
-    dry_run: Annotated[bool, Parameter(negative="", help="Show what would run, and for how long.")] = False,
+    dry_run: Annotated[
+        bool,
+        Parameter(
+            negative="",
+            help="Show what would run, and for how long. It asks before it runs parts that FILE names.",
+        ),
+    ] = False,
     metric: MetricOption = None,
     table: Annotated[TableFormat, Parameter(name="--table", help="Format of the table.")] = "terminal",
     report: Annotated[Path | None, Parameter(help="Write an HTML report to this file.")] = None,
@@ -100,6 +107,8 @@ def run(
 
     With your own parts: orthocl run --stream photos/ --net my_net.py:build --method my_method.py:Leash
     """
+    if dry_run and file is not None:
+        agree_to_programs(file, "even a dry run", yes)
     experiment = sized(
         lambda any_size: _experiment(file, stream, method, net, seed, only, set_, any_size), yes
     )

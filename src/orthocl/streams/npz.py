@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from orthocl.errors import DataError, SettingsError
+from orthocl.storage import output_file
 from orthocl.streams.arrays import ArrayStream, Heads, from_arrays
 from orthocl.streams.base import TaskKind
 from orthocl.streams.checks import Array
-from orthocl.storage import output_file
 from orthocl.streams.datasets.npz import read_npz
 
 PARTS = ("x_train", "y_train", "x_test", "y_test")
