@@ -7,6 +7,7 @@ smallest value where one is given. Errors say which setting, what was expected a
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass
 from functools import lru_cache
@@ -14,7 +15,7 @@ from inspect import Parameter, signature
 from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from orthocl.errors import SettingsError, unknown_name
+from orthocl.errors import SettingsError, shortened, unknown_name
 
 Made = TypeVar("Made")
 NUMBERS = (int, float)
@@ -37,14 +38,46 @@ def check_value(
         choices = [choice for option in _options(hint) for choice in _literals(option)]
         if isinstance(value, str) and choices and all(isinstance(choice, str) for choice in choices):
             raise unknown_name(what, value, choices)
-        raise SettingsError(f"{what} must be {_describe(hint)}, got {value!r}")
+        raise SettingsError(f"{what} must be {_describe(hint)}, got {shortened(repr(value), 300)}")
     if isinstance(value, NUMBERS) and not isinstance(value, bool):
         if not _finite(value):
             raise SettingsError(f"{what} must be a finite number, got {str(value)[:40]}")
         if minimum is not None and not value >= minimum:
-            raise SettingsError(f"{what} must be at least {minimum:g}, got {value}")
+            raise SettingsError(f"{what} must be at least {minimum:g}, got {shortened(str(value), 300)}")
         if maximum is not None and not value <= maximum:
-            raise SettingsError(f"{what} must be at most {maximum:g}, got {value}")
+            raise SettingsError(f"{what} must be at most {maximum:g}, got {shortened(str(value), 300)}")
+
+
+def whole_number(what: str, value: object, minimum: int | None = None) -> int:
+    """A whole number, which may be one of NumPy or of a tensor, as Python's own.
+
+    >>> whole_number("seed", 3)
+    3
+    >>> whole_number("seed", 1.5)
+    Traceback (most recent call last):
+    orthocl.errors.SettingsError: seed must be int, got 1.5
+    """
+    try:
+        number = None if isinstance(value, bool) else operator.index(value)  # type: ignore[call-overload]
+    except TypeError:
+        number = None
+    check_value(what, value if number is None else number, int, minimum)
+    return int(number)  # type: ignore[arg-type]  # it has been checked
+
+
+def check_function(what: str, value: object, example: str) -> None:
+    """Reject what cannot be called, and classes, of which an instance was meant.
+
+    >>> check_function("loss", 5, "(outputs, targets) -> mean loss")
+    Traceback (most recent call last):
+    orthocl.errors.SettingsError: loss must be a function, (outputs, targets) -> mean loss, got 5
+    """
+    if isinstance(value, type):
+        raise SettingsError(
+            f"{what} must be a function, {example}, got the class {value.__name__}: call it first"
+        )
+    if not callable(value):
+        raise SettingsError(f"{what} must be a function, {example}, got {shortened(repr(value))}")
 
 
 def check_names(what: str, values: Mapping[str, object], known: Collection[str]) -> None:

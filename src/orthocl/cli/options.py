@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from cyclopts import Parameter
-from rich.console import Console
 from rich.markup import escape
 from rich.status import Status
 
-from orthocl.cli.output import silent
+from orthocl.cli.output import Terminal, silent
 from orthocl.errors import SettingsError, shortened
 
 TableFormat = Literal["terminal", "markdown", "latex", "csv", "json"]
@@ -48,7 +47,7 @@ MetricOption = Annotated[
 
 def working(what: str) -> Status:
     """A line on the error stream of a terminal that says what is being done, while a `with` block lasts."""
-    return Console(stderr=True, quiet=silent()).status(f"{what} ...")
+    return Terminal(stderr=True, quiet=silent()).status(f"{what} ...")
 
 
 def cores() -> int:
@@ -58,7 +57,7 @@ def cores() -> int:
 
 def warn(text: str) -> None:
     """A line on the error stream."""
-    Console(stderr=True).print(f"[yellow]{escape(text)}[/]", highlight=False, soft_wrap=True)
+    Terminal(stderr=True).print(f"[yellow]{escape(text)}[/]", highlight=False, soft_wrap=True)
 
 
 def make_folder(file: Path | None) -> None:
@@ -97,7 +96,7 @@ def agree(question: str, yes: bool) -> None:
     if yes:
         return
     if sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty():
-        Console(stderr=True).print(f"{escape(question)}. Is that meant? \\[y/N] ", highlight=False, end="")
+        Terminal(stderr=True).print(f"{escape(question)}. Is that meant? \\[y/N] ", highlight=False, end="")
         if sys.stdin.readline().strip().lower() in ("y", "yes"):
             return
         raise SettingsError("stopped: nothing was done")

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from cyclopts import App, Parameter
-from rich.console import Console
 from rich.markup import escape
 
 from orthocl.cli.help_only import HELP_ONLY
@@ -30,7 +29,7 @@ from orthocl.cli.options import (
     make_folder,
     working,
 )
-from orthocl.cli.output import manners, new_table, remark, remarks, say, show, suggest
+from orthocl.cli.output import Terminal, manners, new_table, remark, remarks, say, show, suggest
 from orthocl.cli.output import report as facts
 from orthocl.cli.output import results as show_on
 from orthocl.errors import SettingsError, UnlikelyError
@@ -237,7 +236,7 @@ def show_results(
     kind: Literal["terminal", "markdown", "latex", "csv", "json"] = "terminal",
 ) -> None:
     """Print the table, what it says, and what is missing from it and why."""
-    errors = Console(stderr=True)
+    errors = Terminal(stderr=True)
     if results.pairs:
         findings = [finding.headline for finding in find(group_runs(results.pairs))]
         made = make_table(results.pairs, metrics)

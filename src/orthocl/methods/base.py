@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from orthocl.checking import check_value, field_types
+from orthocl.errors import SettingsError
 from orthocl.nets.inputs import Inputs
 from orthocl.storage import export_state, tensor_bytes
 
@@ -77,7 +78,13 @@ class Method(Declarations):
         return None
 
     def transform(self, learner: Learner, gradient: Gradient) -> Gradient:
-        """The gradient (or, for a projecting method, the update) to use instead of this one."""
+        """The gradient (or, for a projecting method, the update) to use instead of this one.
+
+        Args:
+            learner: the learner.
+            gradient: a list of tensors, one for each of `learner.parameters` and of its shape, which stay as they are.
+                What is returned is such a list too.
+        """
         return gradient
 
     def project(self, learner: Learner, vectors: Gradient) -> Gradient:
@@ -91,7 +98,10 @@ class Method(Declarations):
         """What the optimizer is given: the transformed gradient, unless the projection waits for the update."""
         if self.projects and learner.stage == "update":
             return gradient
-        return self.transform(learner, gradient)
+        changed = self.transform(learner, gradient)
+        if changed is not gradient:
+            _check_transformed(self, gradient, changed)
+        return changed
 
     def transform_update(self, learner: Learner, update: Gradient) -> Gradient:
         """What the finished update is replaced by: its projection, where the gradient was left as it was."""
@@ -180,6 +190,21 @@ class Method(Declarations):
     def nbytes(self) -> int:
         """Bytes of memory that the method's state takes."""
         return tensor_bytes(self.state_dict())
+
+
+def _check_transformed(method: Method, gradient: Gradient, changed: object) -> None:
+    """Reject what is no gradient, and name the place that made it."""
+    got = f"a {type(changed).__name__}"
+    if isinstance(changed, list | tuple):
+        shapes = [getattr(part, "shape", None) for part in changed]
+        if shapes == [part.shape for part in gradient]:
+            return
+        got = "other shapes" if len(changed) == len(gradient) else f"a list of {len(changed)}"
+    code = type(method).transform.__code__
+    raise SettingsError(
+        f"{code.co_filename}, line {code.co_firstlineno}: `transform` of {method.name} must return a list of tensors, "
+        f"one for each that it is given and of its shape, got {got}"
+    )
 
 
 def later(default: Any) -> Any:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
-from orthocl.errors import DataError, TrainingError, warn
+from orthocl.errors import DataError, SettingsError, TrainingError, warn
 from orthocl.formatting import counted, size_text
 from orthocl.methods.base import Method
 from orthocl.methods.certifiable import Certifiable
@@ -272,6 +272,8 @@ class Learner(Certifiable):
     def _as_task(self, data: Task | Split | Dataset[Any] | DataLoader[Any], head: str | None) -> Task:
         if isinstance(data, Task):
             return data
+        if head is not None and find_heads(self.model) is None:
+            raise SettingsError(f"this model has no heads (it is not a `MultiHead`): leave head={head!r} out")
         number = self.tasks_done + 1
         split = as_split(data, self.batch, self.model, self.generator)
         if not len(split):
