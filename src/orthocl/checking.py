@@ -58,7 +58,7 @@ def whole_number(what: str, value: object, minimum: int | None = None) -> int:
     orthocl.errors.SettingsError: seed must be int, got 1.5
     """
     try:
-        number = None if isinstance(value, bool) else operator.index(value)  # type: ignore[call-overload]
+        number = None if isinstance(value, bool) else operator.index(value)  # type: ignore[arg-type]
     except TypeError:
         number = None
     check_value(what, value if number is None else number, int, minimum)
@@ -229,7 +229,7 @@ def _fits(value: object, hint: Any) -> bool:
 def _fits_one(value: object, option: Any) -> bool:
     origin = get_origin(option)
     if origin is Literal:
-        return value in get_args(option)
+        return any(isinstance(value, type(choice)) and value == choice for choice in get_args(option))
     if option is Any or isinstance(option, TypeVar):
         return True
     if option is NoneType or option is None:

@@ -141,8 +141,9 @@ def save_figure(figure: Figure, path: str | Path) -> Path:
     _save(figure, out, suffix)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise StoreError(f"cannot write {path}: {error.strerror}") from error
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise StoreError(f"cannot write {str(path)[:200]!r}: {reason}") from error
     write_output(path, out.getvalue())
     return path
 

@@ -229,10 +229,10 @@ def _check_settings(tasks: int, heads: str, kind: str | None, names: Sequence[st
     check_value("names", names, Sequence[str] | None)
     if names is not None and len(names) != tasks:
         raise SettingsError(f"{tasks} tasks need as many names, got {len(names)}")
-    if heads not in ("shared", "per-task"):
-        raise unknown_name("heads", str(heads), ("shared", "per-task"))
-    if kind not in (None, "classification", "regression"):
-        raise unknown_name("kind of task", str(kind), ("classification", "regression"))
+    if not isinstance(heads, str) or heads not in ("shared", "per-task"):
+        raise unknown_name("heads", heads, ("shared", "per-task"))
+    if kind is not None and (not isinstance(kind, str) or kind not in ("classification", "regression")):
+        raise unknown_name("kind of task", kind, ("classification", "regression"))
 
 
 def _input_shape(splits: list[tuple[TensorSplit, TensorSplit]]) -> tuple[int, ...]:

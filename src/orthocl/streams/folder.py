@@ -11,6 +11,7 @@ from torch import Tensor
 
 from orthocl.checking import check_value
 from orthocl.errors import DataError, SettingsError
+from orthocl.streams.base import check_numbers
 from orthocl.streams.datasets.schema import OnProgress
 from orthocl.streams.images import ImageData
 from orthocl.streams.seeds import generator
@@ -59,6 +60,7 @@ def from_image_folder(
         DataError: when there are too few classes or images, or one cannot be read.
     """
     check_value("size", size, int, 1, LARGEST)
+    check_numbers(seed=seed)
     check_value("test_fraction", test_fraction, float, 0, 1)
     if not 0 < test_fraction < 1:
         raise SettingsError(f"test_fraction must be between 0 and 1, got {test_fraction}")

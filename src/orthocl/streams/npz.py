@@ -12,7 +12,7 @@ import numpy as np
 from orthocl.errors import DataError, SettingsError
 from orthocl.storage import output_file
 from orthocl.streams.arrays import ArrayStream, Heads, from_arrays
-from orthocl.streams.base import TaskKind
+from orthocl.streams.base import TaskKind, check_numbers
 from orthocl.streams.checks import Array
 from orthocl.streams.datasets.npz import read_npz
 
@@ -40,6 +40,7 @@ def from_npz(
     Raises:
         DataError: when arrays are missing, damaged, or cannot be trained on.
     """
+    check_numbers(tasks=tasks)
     path = Path(arrays).expanduser()
     if not path.is_file():
         raise DataError(

@@ -14,7 +14,7 @@ from PIL import Image
 from torch import Tensor
 
 from orthocl.errors import SettingsError, shortened, unknown_name
-from orthocl.streams.base import Stream, Task, check_tasks
+from orthocl.streams.base import Stream, Task, check_numbers, check_tasks
 from orthocl.streams.views import LabelledData, PixelMap, View, stream_fingerprint
 
 
@@ -70,6 +70,7 @@ def rotated(
     >>> [task.name for task in rotated(mnist_mini(), tasks=3)]
     ['rotated by 0 degrees', 'rotated by 5 degrees', 'rotated by 10 degrees']
     """
+    check_numbers(tasks=tasks, seed=seed, train_size=train_size, test_size=test_size)
     if len(data.shape) != 3:
         raise SettingsError(f"{data.name} holds samples of shape {data.shape}: only images can be turned")
     if resample not in ROTATIONS:

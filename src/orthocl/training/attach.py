@@ -10,6 +10,7 @@ projected. LBFGS evaluates the loss several times within a step and is refused.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from functools import partial
 from typing import Any, Literal
 
@@ -199,7 +200,10 @@ def _names(protect: object) -> list[str] | None:
     """What to protect, as a list of names; None for everything that tasks share."""
     if protect is None:
         return None
-    names = [protect] if isinstance(protect, str) or not isinstance(protect, Iterable) else list(protect)
+    names: list[Any] = [protect]
+    if not isinstance(protect, str):
+        with suppress(TypeError):  # what cannot be iterated is named below
+            names = list(protect)  # type: ignore[call-overload]
     for name in names:
         if not isinstance(name, str):
             raise SettingsError(

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
-from orthocl.errors import SettingsError, UnlikelyError, unknown_name
+from orthocl.errors import SettingsError, UnlikelyError, shortened, unknown_name
 from orthocl.formatting import counted
 from orthocl.lab.experiment.file import TomlTable, toml_value
 from orthocl.methods import METHODS
@@ -91,9 +91,11 @@ def _check_level(what: str, key: str) -> None:
     if level not in LEVELS and not name and (places := _places(level)):
         raise SettingsError(f"{what} {key!r} does not say of what: did you mean {' or '.join(places)}?")
     if level not in LEVELS:
-        raise unknown_name(f"first part of {what} {key!r}:", level, LEVELS)
+        raise unknown_name(f"first part of {what} {shortened(repr(key))}:", level, LEVELS)
     if not name:
-        raise SettingsError(f"{what} {key!r} needs a name after the first part, such as train.epochs")
+        raise SettingsError(
+            f"{what} {shortened(repr(key))} needs a name after the first part, such as train.epochs"
+        )
 
 
 def _places(name: str) -> list[str]:
