@@ -293,6 +293,13 @@ def npz_files(draw: random.Random, folder: Path) -> None:
         f"{part}_{draw.choice(['1', '1', *numbers])}": an_array(draw, part.startswith("y"))
         for part in (*parts, *parts)
     }
+    if draw.random() < 0.3:  # a good file, but for one name
+        content = {
+            f"{part}_1": np.arange(4)[:, None] % 2 if part[0] == "x" else np.arange(4) % 2 for part in parts
+        }
+        content[f"{draw.choice(parts)}_{draw.choice(['2', '99999999999', '99999999999', *numbers[6:]])}"] = (
+            np.ones((4, 1))
+        )
     content |= {} if draw.random() < 0.4 else {f"{part}_1": np.arange(4)[:, None] % 2 for part in parts[::2]}
     path = folder / "x.npz"
     np.savez(path, **content)
@@ -315,9 +322,10 @@ def attaching(draw: random.Random, folder: Path) -> None:
     head = draw.choice([None, None, None, None, "main", *VALUES])
     method = make_method(draw.choice(["ogd", "ewc", "sgd", "gpm"]))
     learner = orthocl.attach(method, model, optimizer, **given)
-    fine = {"seed": int | None, "tasks": int | None, "batch_norm": str}
     for name, value in given.items():
-        assert not isinstance(value, bool | float) or name not in fine, f"{name}={value!r} was accepted"
+        whole = value is None or (hasattr(value, "__index__") and not isinstance(value, bool))
+        assert whole or name not in ("seed", "tasks"), f"{name}={value!r} was accepted"
+        assert name != "batch_norm" or value in ("freeze", "keep")
         assert name not in ("loss", "batch", "outputs") or value is None or callable(value)
     if callable(given.get("loss")) or callable(given.get("batch")) or callable(given.get("outputs")):
         return  # a function, though a strange one: what it raises is its own
@@ -519,14 +527,16 @@ OPTIONS = (
 
 def command_lines(draw: random.Random, folder: Path) -> None:
     """A command with hostile arguments: an exit code, words, nothing that steers the terminal."""
-    shutil.copytree(RECORDS, folder / "store")
+    store = folder / draw.choice(["store", "store\x1b[31m"])
+    if draw.random() < 0.5:
+        shutil.copytree(RECORDS, store)
     line = [*draw.choice(LINES)]
     for _ in range(draw.randint(0, 2)):
         line += [draw.choice(OPTIONS)] if draw.random() < 0.6 else []
-        value = draw.choice([*TEXTS, *map(text_of, NUMBERS)])
+        value = draw.choice(["a\x1b[31m.toml", draw.choice([*TEXTS, *map(text_of, NUMBERS)])])
         line.append(value.replace("/", "_") if "--out" in line else value)
     if line[0] in ("runs", "report"):
-        line += ["--store", str(folder / "store")]
+        line += ["--store", str(store)]
     assert call(line) in (0, 1, 2)
 
 
