@@ -7,6 +7,7 @@ smallest value where one is given. Errors say which setting, what was expected a
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass
 from functools import lru_cache, wraps
@@ -16,7 +17,7 @@ from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get
 
 import numpy as np
 
-from orthocl.errors import SettingsError, unknown_name
+from orthocl.errors import SettingsError, shortened, unknown_name
 
 Made = TypeVar("Made")
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -40,14 +41,46 @@ def check_value(
         choices = [choice for option in _options(hint) for choice in _literals(option)]
         if isinstance(value, str) and choices and all(isinstance(choice, str) for choice in choices):
             raise unknown_name(what, value, choices)
-        raise SettingsError(f"{what} must be {_describe(hint)}, got {value!r}")
+        raise SettingsError(f"{what} must be {_describe(hint)}, got {shortened(repr(value), 300)}")
     if isinstance(value, NUMBERS) and not isinstance(value, bool):
         if not _finite(value):
             raise SettingsError(f"{what} must be a finite number, got {str(value)[:40]}")
         if minimum is not None and not value >= minimum:
-            raise SettingsError(f"{what} must be at least {minimum:g}, got {value}")
+            raise SettingsError(f"{what} must be at least {minimum:g}, got {shortened(str(value), 300)}")
         if maximum is not None and not value <= maximum:
-            raise SettingsError(f"{what} must be at most {maximum:g}, got {value}")
+            raise SettingsError(f"{what} must be at most {maximum:g}, got {shortened(str(value), 300)}")
+
+
+def whole_number(what: str, value: object, minimum: int | None = None) -> int:
+    """A whole number, which may be one of NumPy or of a tensor, as Python's own.
+
+    >>> whole_number("seed", 3)
+    3
+    >>> whole_number("seed", 1.5)
+    Traceback (most recent call last):
+    orthocl.errors.SettingsError: seed must be int, got 1.5
+    """
+    try:
+        number = None if isinstance(value, bool) else operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        number = None
+    check_value(what, value if number is None else number, int, minimum)
+    return int(number)  # type: ignore[arg-type]  # it has been checked
+
+
+def check_function(what: str, value: object, example: str) -> None:
+    """Reject what cannot be called, and classes, of which an instance was meant.
+
+    >>> check_function("loss", 5, "(outputs, targets) -> mean loss")
+    Traceback (most recent call last):
+    orthocl.errors.SettingsError: loss must be a function, (outputs, targets) -> mean loss, got 5
+    """
+    if isinstance(value, type):
+        raise SettingsError(
+            f"{what} must be a function, {example}, got the class {value.__name__}: call it first"
+        )
+    if not callable(value):
+        raise SettingsError(f"{what} must be a function, {example}, got {shortened(repr(value))}")
 
 
 def check_names(what: str, values: Mapping[str, object], known: Collection[str]) -> None:
@@ -173,9 +206,39 @@ def argument_types(function: Callable[..., object], *, besides: Collection[str] 
     named = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
     return {
         name: hints.get(name, Any)
-        for name, parameter in signature(function).parameters.items()
+        for name, parameter in parameters_of(function).items()
         if parameter.kind in named and name not in besides
     }
+
+
+def parameters_of(function: Callable[..., object]) -> Mapping[str, Parameter]:
+    """The arguments that a function takes.
+
+    Raises:
+        SettingsError: it does not say, as some functions that are not written in Python.
+    """
+    try:
+        return signature(function).parameters
+    except (TypeError, ValueError) as error:
+        name = getattr(function, "__name__", type(function).__name__)
+        raise SettingsError(
+            f"{name} does not say which arguments it takes: wrap it in a function of your own"
+        ) from error
+
+
+def required_arguments(function: Callable[..., object]) -> list[str]:
+    """Arguments without which a function cannot be called.
+
+    >>> def build(width, depth=2, **others): ...
+    >>> required_arguments(build)
+    ['width']
+    """
+    variable = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
+    return [
+        name
+        for name, parameter in parameters_of(function).items()
+        if parameter.default is Parameter.empty and parameter.kind not in variable
+    ]
 
 
 def defaults(function: Callable[..., object], *, besides: Collection[str] = ()) -> dict[str, Any]:
@@ -187,7 +250,7 @@ def defaults(function: Callable[..., object], *, besides: Collection[str] = ()) 
     """
     return {
         name: parameter.default
-        for name, parameter in signature(function).parameters.items()
+        for name, parameter in parameters_of(function).items()
         if parameter.default is not Parameter.empty and name not in besides
     }
 
@@ -225,7 +288,7 @@ def _fits(value: object, hint: Any) -> bool:
 def _fits_one(value: object, option: Any) -> bool:
     origin = get_origin(option)
     if origin is Literal:
-        return value in get_args(option)
+        return any(isinstance(value, type(choice)) and value == choice for choice in get_args(option))
     if option is Any or isinstance(option, TypeVar):
         return True
     if option is NoneType or option is None:

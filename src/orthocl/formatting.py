@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import unicodedata
 
+STEERING = ("Cc", "Cf", "Cs")
+
 
 def counted(number: int, thing: str) -> str:
     """A number with its noun.
@@ -43,17 +45,23 @@ def time_text(seconds: float) -> str:
     return f"{minutes // 60} h {minutes % 60} min"
 
 
+def without_control(text: str) -> str:
+    r"""A text without characters that steer a terminal or turn the direction of writing; its lines stay.
+
+    >>> without_control("red\x1b[31m\nline")
+    'red�[31m\nline'
+    """
+    return text if text.isprintable() else "".join(map(_steering_nothing, text))
+
+
 def plain_text(text: object) -> str:
     r"""A label on one line and without characters that steer a terminal or turn the direction of writing.
 
     >>> plain_text("red\x1b[31m\nline"), plain_text("ogd+ $x$")
     ('red�[31m line', 'ogd+ $x$')
     """
-    return "".join(
-        " "
-        if letter in "\n\r\t"
-        else "\ufffd"
-        if unicodedata.category(letter) in ("Cc", "Cf", "Cs")
-        else letter
-        for letter in str(text)
-    )
+    return "".join(" " if letter in "\n\r\t" else _steering_nothing(letter) for letter in str(text))
+
+
+def _steering_nothing(letter: str) -> str:
+    return "\ufffd" if letter not in "\n\t" and unicodedata.category(letter) in STEERING else letter

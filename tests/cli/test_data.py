@@ -47,6 +47,17 @@ def write_weights(path):
     np.savez(path, **arrays)
 
 
+def test_commands_are_never_broken_in_two(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path))
+    monkeypatch.setenv("COLUMNS", "80")
+    run("status", "--data-root", tmp_path)
+    lines = capsys.readouterr().out.splitlines()
+    for row in status(tmp_path):
+        if row.state == "missing":
+            assert any(row.detail in line for line in lines), row.detail
+    assert max(map(len, lines[: lines.index(f"Looked in: {tmp_path}")])) <= 80
+
+
 def test_status_of_an_empty_folder(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path))
     run("status", "--data-root", tmp_path)

@@ -15,12 +15,10 @@ from orthocl.cli.output import remark, report, say, suggest
 from orthocl.errors import SettingsError, unknown_name
 
 if not HELP_ONLY:
-    from torch import nn
-
     from orthocl.lab.reporting.certificate_card import certificate_page
     from orthocl.methods.certificate import check_confidence
-    from orthocl.nets.registry import NETS
-    from orthocl.storage import write_atomically
+    from orthocl.nets.registry import build_net
+    from orthocl.storage import write_output
     from orthocl.training.audit import audit, read_probes, read_weights
 
 app = App(name="audit", help="What did a fine-tuning lose? Compare weights before and after, of any method.")
@@ -75,7 +73,7 @@ def show_audit(
         check_value("--most-lost", most_lost, float, minimum=0, maximum=1)
     if most_lost is not None and not samples:
         raise SettingsError("--most-lost needs independent samples: give --samples FILE.npz")
-    network = _built(model)
+    network = build_net(model)
     with working("comparing"):
         probes = [probe for path in samples or [] for probe in read_probes(path, network)]
         probes += [
@@ -86,16 +84,9 @@ def show_audit(
     report(**found.to_dict())
     for file in out or ():
         text = found.to_json() if file.suffix == ".json" else certificate_page(found.to_dict())
-        write_atomically(file, text.encode())
+        write_output(file, text.encode())
         remark(f"wrote {file}")
     suggest(f"open {out[0]}" if out else "the same command with --out certificate.html writes a page")
     limits = [each.lost_at_most for each in found.probes if each.lost_at_most is not None]
     if most_lost is not None and max(limits, default=1.0) > most_lost:
         sys.exit(1)
-
-
-def _built(spec: str) -> nn.Module:
-    network = NETS[spec]()
-    if not isinstance(network, nn.Module):
-        raise SettingsError(f"{spec} returned a {type(network).__name__}, not a torch module")
-    return network

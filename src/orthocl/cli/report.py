@@ -17,6 +17,8 @@ from orthocl.cli.options import (
     SeedOption,
     SetOption,
     StoreOption,
+    YesOption,
+    agree_to_programs,
     make_folder,
     warn,
     working,
@@ -62,8 +64,11 @@ def report(
     metric: MetricOption = None,
     store: StoreOption = DEFAULT_STORE,
     data_root: DataRootOption = None,
+    yes: YesOption = False,
 ) -> None:
     """Write a self-contained HTML page of finished runs.
+
+    With FILE it asks before it runs parts of your own that FILE names; without FILE it runs nothing.
 
     Example: orthocl report experiments/quick.toml --out quick.html
 
@@ -82,6 +87,7 @@ def report(
             records = readable_records(opened)
             pairs = chosen(((record.settings, record) for record in records), only or (), seed or ())
     else:
+        agree_to_programs(file, "a report of its runs", yes)
         experiment = load_experiment(file, only=only or (), seeds=seed or (), overrides=set_ or ())
         name, description = experiment.name, experiment.description
         metrics = metrics or list(experiment.metrics)

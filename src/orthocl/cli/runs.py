@@ -40,7 +40,7 @@ if not HELP_ONLY:
     from orthocl.lab.store.record import Record
     from orthocl.lab.store.store import Store
     from orthocl.metrics import METRICS
-    from orthocl.storage import write_atomically
+    from orthocl.storage import write_output
 
 app = App(name="runs", help="Records of finished runs: list, show, compare, export, remove, check.")
 
@@ -215,11 +215,11 @@ def export(
         raise StoreError(f"there are no records in {store}: run an experiment first")
     make_folder(file)
     if suffix == "json":
-        write_atomically(file, ("[" + ",\n".join(record.to_json() for record in records) + "]\n").encode())
+        write_output(file, ("[" + ",\n".join(record.to_json() for record in records) + "]\n").encode())
     elif suffix == "csv":
-        write_atomically(file, _csv([_export_row(record) for record in records]).encode())
+        write_output(file, _csv([_export_row(record) for record in records]).encode())
     else:
-        write_atomically(file, _parquet([_export_row(record) for record in records]))
+        write_output(file, _parquet([_export_row(record) for record in records]))
     remark(f"{counted(len(records), 'record')} to {file}")
     report(records=len(records), file=str(file))
     suggest("orthocl report makes a page of the same runs")

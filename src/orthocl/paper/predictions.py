@@ -22,7 +22,7 @@ from orthocl.errors import StoreError, UnsupportedError
 from orthocl.lab import RunSettings
 from orthocl.lab.run.execute import make_stream
 from orthocl.nets import MultiHead, make_net
-from orthocl.storage import write_atomically
+from orthocl.storage import write_output
 from orthocl.streams import Stream
 from orthocl.theory import (
     EmpiricalNTK,
@@ -284,7 +284,7 @@ def write_predictions(path: Path, predictions: Mapping[str, Prediction]) -> None
     """Write predictions, readable and in a fixed order."""
     path.parent.mkdir(parents=True, exist_ok=True)
     values = {"streams": [asdict(predictions[name]) for name in sorted(predictions)]}
-    write_atomically(path, (json.dumps(values, indent=1) + "\n").encode())
+    write_output(path, (json.dumps(values, indent=1) + "\n").encode())
 
 
 def _rounded(value: float) -> float:

@@ -24,7 +24,7 @@ from orthocl.paper.page import Page, verdict_table
 from orthocl.paper.predictions import FILE, fitting, read_predictions
 from orthocl.paper.published import find_printed
 from orthocl.paper.samples import number_text
-from orthocl.storage import write_atomically
+from orthocl.storage import write_output
 
 MARKS = ("<!-- results of orthocl paper reproduction -->", "<!-- end of results -->")
 """Around the table of results in the README."""
@@ -182,7 +182,7 @@ def write_reproduction(store: Store, out: Path, figures: Path | None = None) -> 
     folder = figures or out.parent / "docs" / "figures" / "reproduction"
     made = Reproduction(store, _relative(folder, out.parent))
     out.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(out, made.text().encode())
+    write_output(out, made.text().encode())
     return [out, *(made.draw(folder) if figures is not None else [])]
 
 
@@ -201,7 +201,7 @@ def update_readme(path: Path, table: str) -> bool:
         )
     new = f"{before}{start}\n{table}\n{end}{after}"
     if new != text:
-        write_atomically(path, new.encode())
+        write_output(path, new.encode())
     return new != text
 
 

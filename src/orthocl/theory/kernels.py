@@ -95,6 +95,9 @@ class FunctionKernel(Kernel):
 class GramKernel(Kernel):
     """A kernel matrix computed beforehand; its points are row numbers. The full matrix is returned without a copy.
 
+    The matrix belongs to the samples of all tasks together, and a task says which rows are its own:
+    `solve_stream(GramKernel(matrix), [(torch.arange(0, 10), first_targets), (torch.arange(10, 20), second_targets)])`.
+
     >>> GramKernel(torch.eye(3)).gram(torch.tensor([0, 2]))
     tensor([[1., 0.],
             [0., 1.]], dtype=torch.float64)
@@ -109,7 +112,10 @@ class GramKernel(Kernel):
     def _rows(self, points: Points) -> Tensor:
         rows = points.row_inputs()
         if rows.is_floating_point() or rows.ndim != 1:
-            raise DataError("the points of a GramKernel are row numbers: expected a vector of integers")
+            raise DataError(
+                "the points of a GramKernel are row numbers: expected a vector of integers, such as torch.arange(10) "
+                "for a task whose samples are the first ten rows of the matrix"
+            )
         if len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < len(self.matrix):
             raise DataError(
                 f"row numbers must lie in 0 .. {len(self.matrix) - 1}, "

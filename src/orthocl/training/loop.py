@@ -24,6 +24,9 @@ from orthocl.tangents.adapter import complete_weights
 from orthocl.training.evaluation import accuracy, evaluate
 from orthocl.training.seeds import derive_generator, draw_seed
 
+MOST_SAMPLES = 10**12
+"""Nobody has a batch of more samples, and torch cannot count many more."""
+
 
 @dataclass(frozen=True)
 class TrainSettings:
@@ -65,6 +68,10 @@ class TrainSettings:
         for name in ("momentum", "weight_decay"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise SettingsError(f"{name} must be a finite number, 0 or more, got {getattr(self, name)}")
+        if self.momentum > 1:
+            raise SettingsError(f"momentum must be at most 1, or steps grow without end, got {self.momentum}")
+        if self.batch_size > MOST_SAMPLES:
+            raise SettingsError(f"batch_size must be at most {MOST_SAMPLES:,}, got {self.batch_size}")
         for name in ("epochs", "batch_size"):
             if getattr(self, name) < 1:
                 raise SettingsError(f"{name} must be at least 1, got {getattr(self, name)}")

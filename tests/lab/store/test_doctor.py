@@ -13,7 +13,7 @@ from orthocl.errors import StoreError
 from orthocl.lab import Store
 from orthocl.lab.store.doctor import examine, quarantine
 from orthocl.lab.store.store import DamagedRecordWarning
-from orthocl.storage import write_state
+from orthocl.storage import sealed, write_state
 
 
 @pytest.fixture
@@ -203,8 +203,7 @@ def test_an_impossible_number_of_threads_is_damage(store, tiny, threads):
         path = store.folder("x") / "settings.json"
         values = json.loads(path.read_text())
         values["start"]["threads"] = threads
-        del values["checksum"]
-        path.write_text(json.dumps(values))
+        path.write_text(json.dumps(sealed(values)))
         store.checkpoint("x").touch()
         with pytest.raises(StoreError, match="threads must be between 1 and 4096"):
             store.begin("x", tiny(), {"threads": 2})

@@ -24,7 +24,7 @@ from orthocl.lab.reporting.static_figure import static_figures
 from orthocl.lab.reporting.table_text import TESTED
 from orthocl.lab.store.record import Record, package_version
 from orthocl.lab.store.store import Store
-from orthocl.storage import write_atomically
+from orthocl.storage import write_output
 
 Pairs = Sequence[tuple[RunSettings, Record]]
 SCRIPTS = (
@@ -94,7 +94,7 @@ def write_report(
         command=command,
     )
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, page.encode())
+    write_output(path, page.encode())
     return path
 
 

@@ -301,7 +301,7 @@ function toLatex(heads, rows) {
   const line = cells => cells.map(latexCell).join(" & ") + " \\\\";
   return (
     [
-      `\\begin{tabular}{l${"r".repeat(heads.length - 1)}}`,
+      `\\begin{tabular}{l${"r".repeat(Math.max(0, heads.length - 1))}}`,
       "\\toprule",
       line(heads),
       "\\midrule",
