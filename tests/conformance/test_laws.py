@@ -11,9 +11,12 @@ import pytest
 import torch
 
 from orthocl.methods import AGEM, ER, EWC, OGD, SI, Learner, OGDPlus, Partition, chain
+from orthocl.nets import MLP, MultiHead
 from orthocl.testing.conformance import CHECKS, check_method, small
-from orthocl.testing.laws import nothing_leaks, projection_laws
+from orthocl.testing.laws import _leak, _position, _step, nothing_leaks, projection_laws
 from orthocl.testing.requirements import NonConformingError
+from orthocl.testing.tiny_problem import attached, model_for, problem
+from orthocl.training import attach
 
 # A projecting method as a user writes it: it knows nothing of momentum, optimizers or checkpoints.
 GPM = runpy.run_path(
@@ -30,25 +33,21 @@ def test_a_method_that_knows_nothing_of_momentum_passes():
 
 
 def test_without_the_learners_care_it_would_leak(monkeypatch):
-    monkeypatch.setattr(Learner, "clean_momentum", lambda self: None)
+    monkeypatch.setattr(Learner, "restore_constraint", lambda self: None)
     projection_laws(lambda **settings: GPM(**settings))
-    with pytest.raises(NonConformingError, match=r"under momentum, .* of task 2 .* protected space"):
-        nothing_leaks(lambda **settings: GPM(**settings))
-    with pytest.raises(NonConformingError, match="under momentum"):
-        nothing_leaks(lambda **settings: OGD(memory_per_task=3, engine="project"))
+    for make in (GPM, lambda **settings: OGD(memory_per_task=3, engine="project")):
+        with pytest.raises(NonConformingError, match=r"under SGD, .* of task 2 .* protected space"):
+            nothing_leaks(make)
 
 
 def test_the_leak_is_that_of_the_first_step_too():
-    """Momentum 0.9 put four fifths of the first step into the protected space before the learner took care."""
-    from orthocl.testing.laws import _leak, _position, _step
-    from orthocl.testing.tiny_problem import attached, model_for, problem
-
+    """Momentum 0.9 would put four fifths of the first step into the protected space."""
     stream = problem()
     shares = {}
     for cares in (True, False):
         learner = attached(GPM(), model_for(stream, torch.float64), "momentum")
         if not cares:
-            learner.clean_momentum = lambda: None
+            learner.restore_constraint = lambda: None
         with learner.learning(stream.task(1)):
             _step(learner, stream, 1)
         with learner.learning(stream.task(2)):
@@ -60,32 +59,38 @@ def test_the_leak_is_that_of_the_first_step_too():
     assert shares[False] > 0.3
 
 
-def test_momentum_is_cleaned_in_many_groups_and_only_where_it_is_protected():
-    from orthocl.nets import MLP, MultiHead
-    from orthocl.testing.laws import _leak
-    from orthocl.testing.tiny_problem import problem
-    from orthocl.training import attach
-
+def test_the_optimizers_state_stays_its_own_in_many_groups():
+    """Momentum that earlier tasks have left is not touched, and what it moves is protected all the same."""
     torch.manual_seed(0)
     stream = problem(heads="per-task")
     model = MultiHead(MLP((6,), (5,) * 12), stream.heads).double()
-    groups = [{"params": [p]} for p in model.parameters()]
-    learner = attach(GPM(), model, torch.optim.SGD(groups, lr=0.01, momentum=0.9), seed=0)
+    groups = [{"params": [p], "lr": 0.01 / (1 + number)} for number, p in enumerate(model.parameters())]
+    optimizer = torch.optim.SGD(groups, lr=0.01, momentum=0.9)
+    learner = attach(GPM(), model, optimizer, seed=0)
+
+    def momentum():
+        return [
+            optimizer.state[p].get("momentum_buffer", torch.zeros_like(p)).clone() for p in model.parameters()
+        ]
+
     for task in stream:
-        heads = [learner.optimizer.state[p].get("momentum_buffer") for p in model.heads.parameters()]
-        before = [None if buffer is None else buffer.clone() for buffer in heads]
+        start = [p.detach().clone() for p in learner.parameters.values()]
+        before = momentum()
         with learner.learning(task):
-            if task.number > 1:
-                assert _leak(learner, learner.momentum()) < 1e-12
-                same = zip(heads, before, strict=True)
-                assert all(old is None or torch.equal(new, old) for new, old in same)
+            assert all(torch.equal(one, other) for one, other in zip(momentum(), before, strict=True))
             for _ in range(3):
-                learner.optimizer.zero_grad()
+                optimizer.zero_grad()
                 inputs, targets = task.train.samples()
                 learner.loss(model(inputs.double()), targets).backward()
-                learner.optimizer.step()
-        if task.number == 1:
-            assert len(learner.momentum()) == 24
+                expected = [
+                    buffer if p.grad is None else 0.9 * buffer + p.grad
+                    for buffer, p in zip(momentum(), model.parameters(), strict=True)
+                ]
+                optimizer.step()
+                torch.testing.assert_close(momentum(), expected, rtol=0, atol=1e-14)
+                if task.number > 1:
+                    moved = [p.detach() - s for p, s in zip(learner.parameters.values(), start, strict=True)]
+                    assert _leak(learner, moved) < 1e-12
 
 
 @dataclass
@@ -94,8 +99,8 @@ class Identity(GPM):
 
     name: ClassVar[str] = "identity"
 
-    def transform(self, learner, gradient):
-        return gradient
+    def inside(self, learner, displacement):
+        return [torch.zeros_like(d) for d in displacement]
 
 
 @dataclass
@@ -104,9 +109,8 @@ class Shrinking(GPM):
 
     name: ClassVar[str] = "shrinking"
 
-    def transform(self, learner, gradient):
-        inside = super().transform(learner, gradient)
-        return [(g + i) / 2 for g, i in zip(gradient, inside, strict=True)]
+    def inside(self, learner, displacement):
+        return [part / 2 for part in super().inside(learner, displacement)]
 
 
 @dataclass
@@ -115,23 +119,23 @@ class Oblique(GPM):
 
     name: ClassVar[str] = "oblique"
 
-    def transform(self, learner, gradient):
-        flat = torch.cat([g.reshape(-1) for g in gradient])
+    def inside(self, learner, displacement):
+        flat = torch.cat([d.reshape(-1) for d in displacement])
         if not self.bases:
-            return gradient
-        off = flat - flat[0] * torch.arange(1, len(flat) + 1, dtype=flat.dtype)
-        sizes = [g.numel() for g in gradient]
-        return [part.view_as(g) for part, g in zip(off.split(sizes), gradient, strict=True)]
+            return super().inside(learner, displacement)
+        inside = flat[0] * torch.arange(1, len(flat) + 1, dtype=flat.dtype)
+        sizes = [d.numel() for d in displacement]
+        return [part.view_as(d) for part, d in zip(inside.split(sizes), displacement, strict=True)]
 
 
 @dataclass
 class Bent(GPM):
-    """Not linear: it clips what it projects."""
+    """Not linear: it clips what it takes out."""
 
     name: ClassVar[str] = "bent"
 
-    def transform(self, learner, gradient):
-        return [g.clamp(-1, 1) for g in super().transform(learner, gradient)]
+    def inside(self, learner, displacement):
+        return [part.clamp(-0.5, 0.5) for part in super().inside(learner, displacement)]
 
 
 @pytest.mark.parametrize(
@@ -149,7 +153,7 @@ def test_false_promises_are_found_out(kind, words):
 
 @dataclass
 class Forgetful(GPM):
-    """Protects the gradient well, and moves the weights by itself after the step."""
+    """Projects well, and moves the weights by itself after the step."""
 
     name: ClassVar[str] = "forgetful"
 

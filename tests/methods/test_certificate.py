@@ -173,11 +173,20 @@ def test_a_projecting_method_has_no_first_order_change():
     assert set(found.unprotected) == {"heads.1.weight", "heads.1.bias"}
 
 
-def test_steps_that_bypassed_the_method_show_in_the_first_order():
+def test_weights_that_move_after_the_task_show_in_the_first_order():
+    learner, _ = two_tasks(orthocl.OGDPlus(memory_per_task=10))
+    with torch.no_grad():
+        for p in learner.parameters.values():
+            p.add_(0.01)
+    (remembered,) = learner.certificate().probes
+    assert remembered.protected.first_order > 1e-3
+
+
+def test_steps_of_another_optimizer_are_put_right_at_the_end_of_the_task():
     with pytest.warns(UserWarning, match="optimizer"):
         learner, _ = two_tasks(orthocl.OGDPlus(memory_per_task=10), foreign=True)
     (remembered,) = learner.certificate().probes
-    assert remembered.protected.first_order > 1e-3
+    assert remembered.protected.first_order < 1e-13 < remembered.protected.measured
 
 
 def test_accuracies_are_those_of_the_two_states():

@@ -1,6 +1,7 @@
 """Methods on a user's own model, optimizer and loop: what is protected, what is refused, and how it is said."""
 
 import copy
+import warnings
 
 import pytest
 import torch
@@ -34,9 +35,10 @@ def fit(learner, data, epochs=1):
         learner.model.train()
         for _ in range(epochs):
             for x, y in DataLoader(data, batch_size=6):
-                learner.optimizer.zero_grad()
+                learner.model.zero_grad()
                 (cross_entropy(learner.model(x), y) + learner.penalty()).backward()
-                learner.optimizer.step()
+                for optimizer in learner.optimizers:
+                    optimizer.step()
 
 
 def remembered_logits(model, data):
@@ -77,6 +79,7 @@ OPTIMIZERS = {
     "groups": lambda p: torch.optim.SGD(
         [{"params": [q], "lr": 1e-4 * (i + 1)} for i, q in enumerate(p)], lr=1e-4
     ),
+    "two optimizers": lambda p: [torch.optim.SGD([next(p)], lr=1e-4), torch.optim.AdamW(p, lr=1e-5)],
 }
 
 
@@ -87,32 +90,18 @@ def test_remembered_outputs_are_protected_to_first_order_under(name):
     assert protected < 2e-2 * plain
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
-def test_where_the_projection_acts(name):
-    model = network()
-    learner = attach(OGD(), model, OPTIMIZERS[name](model.parameters()))
-    assert learner.stage == ("gradient" if name in ("sgd", "momentum", "nesterov") else "update")
+def test_projecting_the_gradient_instead_of_the_displacement_would_fail_under_adam():
+    """Why weights are projected after the step: a method that projects before Adam forgets."""
 
+    class Before(OGD):
+        protects = False
 
-def test_projecting_the_gradient_instead_of_the_update_would_fail_under_adam(monkeypatch):
-    """Why the policy exists: the same run with the projection forced before Adam forgets."""
-    first, second = tasks(2)
-    model = network()
-    learner = attach(OGD(memory_per_task=24), model, OPTIMIZERS["adam"](model.parameters()))
-    fit(learner, first)
-    before = remembered_logits(model, first)
-    learner.method.engine = "project"
-    start = [p.detach().clone() for p in model.parameters()]
-    with monkeypatch.context() as patch:
-        patch.setattr("orthocl.methods.learner.why_not_exact", lambda *_: None)
-        fit(learner, second)
-    assert learner.stage == "gradient"
-    moved = (
-        sum(float((p.detach() - s).square().sum()) for p, s in zip(model.parameters(), start, strict=True))
-        ** 0.5
-    )
-    wrong = float((remembered_logits(model, first) - before).norm()) / moved
-    assert wrong > 10 * drift(OGD(memory_per_task=24), OPTIMIZERS["adam"])
+        def transform(self, learner, gradient):
+            return gradient if self.subspace is None else self.subspace.outside(gradient)
+
+    protected = drift(OGD(memory_per_task=24), OPTIMIZERS["adam"])
+    with pytest.warns(UserWarning, match="lies in the space that ogd protects"):
+        assert drift(Before(memory_per_task=24), OPTIMIZERS["adam"]) > 10 * protected
 
 
 def test_momentum_of_the_old_task_does_not_leak_into_the_new_one():
@@ -154,10 +143,39 @@ def test_dropout_is_off_where_tangents_are_taken():
     assert protected < 2e-2 * drift(SGD(), OPTIMIZERS["sgd"], nn.Dropout(0.5))
 
 
+def test_a_penalty_is_asked_for_once_however_many_optimizers_take_the_step():
+    model = network()
+    learner = attach(EWC(), model, OPTIMIZERS["two optimizers"](model.parameters()))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for data in tasks(2):
+            fit(learner, data)
+    with learner.learning(tasks(3)[2]), pytest.warns(UserWarning, match=r"add `learner\.penalty\(\)`"):
+        learner.optimizer.step()
+
+
+@pytest.mark.parametrize("method", [AGEM(), orthocl.SI(), orthocl.chain(orthocl.SI(), OGD())])
+def test_what_acts_on_all_weights_at_once_is_refused_with_several_optimizers(method):
+    model = network()
+    with pytest.raises(UnsupportedError, match="which 2 optimizers take in parts"):
+        attach(method, model, OPTIMIZERS["two optimizers"](model.parameters()))
+
+
+class TwoSequences(torch.optim.SGD):
+    """As optimizers without a schedule are: `eval` puts other weights into the model."""
+
+    def train(self): ...
+
+    def eval(self): ...
+
+
 def test_refusals_say_why():
     model = network()
-    with pytest.raises(UnsupportedError, match="LBFGS"):
-        attach(OGD(), model, torch.optim.LBFGS(model.parameters()))
+    with pytest.raises(
+        UnsupportedError, match="TwoSequences trains one sequence of weights and evaluates another"
+    ):
+        attach(OGD(), model, TwoSequences(model.parameters(), lr=0.1))
+    attach(EWC(), model, TwoSequences(model.parameters(), lr=0.1)).detach()
     with pytest.raises(UnsupportedError, match="no dropout layers"):
         attach(StableSGD(), model, torch.optim.SGD(model.parameters(), lr=0.1))
     frozen = network().requires_grad_(False)
@@ -186,9 +204,9 @@ def test_a_memory_that_will_not_fit_is_noticed_before_training(monkeypatch):
     assert not learner._warned
 
 
-@pytest.mark.parametrize("disturbance", ["none", "clipping", "accumulation", "a batch that is skipped"])
+@pytest.mark.parametrize("disturbance", ["none", "accumulation", "a batch that is skipped", "clipping"])
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
-def test_the_adapter_takes_the_steps_of_projection_whatever_the_loop_does(disturbance, momentum):
+def test_the_adapter_by_name_takes_the_steps_of_projection_or_says_why_not(disturbance, momentum):
     generator = torch.Generator().manual_seed(0)
     data = [
         TensorDataset(
@@ -196,16 +214,16 @@ def test_the_adapter_takes_the_steps_of_projection_whatever_the_loop_does(distur
         )
         for _ in range(2)
     ]
-    ends = {}
-    for engine in ("auto", "project"):
+
+    def train(engine):
         torch.manual_seed(0)
         model = nn.Sequential(nn.Linear(256, 64), nn.Tanh(), nn.Linear(64, 3)).double()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=momentum, dampening=momentum / 2)
         learner = attach(OGD(memory_per_task=20, engine=engine), model, optimizer)
-        used = False
+        used = []
         for task in data:
             with learner.learning(task):
-                used |= learner.method.adapter is not None
+                used.append(learner.method.adapter is not None)
                 for start in range(0, 60, 6):
                     if disturbance == "a batch that is skipped":
                         cross_entropy(model(task.tensors[0][:3]), task.tensors[1][:3]).backward()
@@ -216,10 +234,29 @@ def test_the_adapter_takes_the_steps_of_projection_whatever_the_loop_does(distur
                     if disturbance == "clipping":
                         nn.utils.clip_grad_norm_(model.parameters(), 0.1)
                     optimizer.step()
-        assert used == (engine == "auto")
-        ends[engine] = torch.cat([p.detach().reshape(-1) for p in model.parameters()])
+        assert used == [False, engine == "adapter"]
         assert learner.method.watch.report["leak"] < 1e-9
-    torch.testing.assert_close(ends["auto"], ends["project"], rtol=0, atol=1e-9)
+        return torch.cat([p.detach().reshape(-1) for p in model.parameters()])
+
+    expected = train("project")
+    assert torch.equal(train("auto"), expected), "in another loop than that of this library auto projects"
+    if disturbance == "clipping":
+        with pytest.raises(TrainingError, match="were clipped, penalized, accumulated or computed past"):
+            train("adapter")
+    else:
+        torch.testing.assert_close(train("adapter"), expected, rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [("adamw", "AdamW scales"), ("weight decay", "plain steps"), ("groups", "different learning rates")],
+)
+def test_the_adapter_by_name_is_refused_before_the_first_step_where_it_is_not_exact(name, reason):
+    model = network()
+    learner = attach(OGD(engine="adapter"), model, OPTIMIZERS[name](model.parameters()))
+    with pytest.raises(UnsupportedError, match=f"ogd cannot use its adapter, because .*{reason}.*engine="):
+        fit(learner, tasks(1)[0])
+    assert learner.tasks_done == 0
 
 
 def test_protect_names_a_part_of_the_model():

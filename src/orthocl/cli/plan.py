@@ -37,7 +37,7 @@ CARD = 24 * 10**9
 TANGENTS = 1000
 WHAT = {
     "dense": "as published: explicit gradients",
-    "project": "factors, updates projected (any optimizer)",
+    "project": "factors, weights projected (any optimizer)",
     "adapter": "factors and tangent adapter (SGD, momentum)",
 }
 

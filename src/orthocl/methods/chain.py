@@ -50,9 +50,9 @@ class Chain(Composite):
 def chain(*methods: Method) -> Chain:
     """Several methods as one: penalties add up, gradients are transformed by one after the other.
 
-    A projecting method always acts last, wherever it is listed: what another method did to the gradient after the
-    projection could lead back into the protected space. The other methods act in the order given. The name of the chain
-    lists them in the order in which they act, joined by " & " (a plus would be read as part of "ogd+").
+    A projecting method always acts last, wherever it is listed: it acts on the weights, after the step that the others
+    have shaped. They act in the order given. The name of the chain lists all in the order in which they act, joined by
+    " & " (a plus would be read as part of "ogd+").
 
     Args:
         methods: at least one, and at most one that projects.

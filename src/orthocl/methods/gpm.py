@@ -17,7 +17,7 @@ from orthocl.methods.learner import Learner
 
 @dataclass
 class GPM(LayerProjection):
-    """Project each layer's gradient away from the span of the inputs that the layer has seen: g <- g - g M M^T.
+    """Project each layer's step away from the span of the inputs that the layer has seen: d <- d - d M M^T.
 
     With R = [a_1 ... a_n] the inputs of a layer on remembered samples, M is extended at the end of a task by the
     leading left singular vectors of R - M M^T R until |M M^T R|^2 >= threshold |R|^2. With threshold 1

@@ -121,9 +121,10 @@ class Guard:
             )
         self.bypassed = self.at_start is not None and not torch.equal(self.at_start, now)
         if self.bypassed:
+            missing = "with the method at its end only" if self.projects else "without the method"
             warn(
                 f"the weights were trained in this task, but not with the optimizer that {self.method} is "
-                "attached to, so without the method: use that optimizer for all tasks, or attach again to each new one "
+                f"attached to, so {missing}: use that optimizer for all tasks, or attach again to each new one "
                 "and carry the memory over with `state_dict` and `load_state_dict`"
             )
         self.at_start = None
@@ -152,9 +153,9 @@ class Guard:
         """Warn if the finished task has moved noticeably inside the protected space, whatever the reason."""
         if leak > NOTICEABLE_LEAK and not self.bypassed:
             warn(
-                f"{leak:.1%} of this task's change of the weights lies in the space that {self.method} protects: some "
-                "steps bypassed it (another optimizer, weights that were loaded, averaged or rounded to half "
-                "precision). Remembered outputs have changed accordingly"
+                f"{leak:.1%} of this task's change of the weights lies in the space that {self.method} protects: its "
+                "projection is right up to rounding of the weights, which is coarse in half precision and beside tiny "
+                "changes. Remembered outputs have changed accordingly; keep the weights in float32"
             )
 
 

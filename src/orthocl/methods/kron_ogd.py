@@ -21,7 +21,7 @@ from orthocl.tangents.growing import padded
 
 @dataclass
 class KronOGD(GPM):
-    """Remove from each layer's gradient what meets old inputs AND old output derivatives: g <- g - V V^T g U U^T.
+    """Remove from each layer's step what meets old inputs AND old output derivatives: d <- d - V V^T d U U^T.
 
     With the same bases U of inputs and V of output derivatives three methods differ in what they protect:
 

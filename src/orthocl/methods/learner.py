@@ -363,9 +363,9 @@ class Learner(Certifiable):
         if self._measures:
             self._before = [p.detach().clone() for p in self.protected]
 
-    def use_gradient(self) -> None:
-        """Second part of a step, between `loss.backward()` and the optimizer."""
-        if self._penalises:
+    def use_gradient(self, *, first: bool = True) -> None:
+        """Second part of a step, between `loss.backward()` and the optimizer: the first of several, or another."""
+        if self._penalises and first:
             self._check_penalised()
         if not (self._transforms or self._watches):
             return

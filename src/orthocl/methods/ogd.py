@@ -37,10 +37,11 @@ TYPICAL_BATCH = 32
 
 @dataclass
 class OGD(Method):
-    """Project each gradient onto the orthogonal complement of the remembered tangents.
+    """Project each step onto the orthogonal complement of the remembered tangents.
 
-    At the end of a task, the gradients v of the remembered outputs are added to the span E; from then on a
-    gradient g is replaced by g - Pi_E g, so that <v, step> = 0: to first order, remembered outputs stay as they are.
+    At the end of a task, the gradients v of the remembered outputs are added to the span E; from then on a step d
+    of the optimizer counts as d - Pi_E d, so that <v, step> = 0: to first order, remembered outputs stay as they are.
+    For SGD, with or without momentum, these are the steps along projected gradients g - Pi_E g.
 
     Paper: section 3.2, Theorem 2; Algorithm 1 without the refresh.
 
@@ -101,7 +102,10 @@ class OGD(Method):
         self.compression(learner)  # an impossible share is rejected before anything is learnt
         self.watch.begin(learner)
         self.peak, self._projector = 0, None
-        if self.subspace is not None and self.subspace.rank and self._takes_the_adapter(learner):
+        takes = self._takes_the_adapter(
+            learner
+        )  # says so in the first task, where there is nothing to adapt yet
+        if takes and self.subspace is not None and self.subspace.rank:
             self._install_adapter(learner, self.subspace)
 
     def _takes_the_adapter(self, learner: Learner) -> bool:

@@ -19,7 +19,7 @@ from orthocl.methods.learner import Learner
 
 @dataclass
 class SGP(GPM):
-    """GPM with a weight in [0, 1] on each direction of the basis: g <- g - g M Lambda M^T.
+    """GPM with a weight in [0, 1] on each direction of the basis: d <- d - d M Lambda M^T.
 
     A direction whose singular value in the task's inputs is s gets (alpha + 1) s / (alpha s + largest s); over tasks
     the weights of a direction add up, to 1 at most. Singular values of a task along existing directions are those of

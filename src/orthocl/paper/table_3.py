@@ -89,10 +89,10 @@ def declared(name: str) -> Properties:
     ('Sample', 'Gradient step', 'Yes')
     """
     kind = METHODS[name]
-    if kind.transform is Method.transform:
-        return Properties("None", "None", "No")
     if kind.projects:
         return Properties("Full", "Task", "Unclear")
+    if kind.transform is Method.transform:
+        return Properties("None", "None", "No")
     return Properties("Sample", "Gradient step", "Yes" if getattr(kind, "transfer", False) else "No")
 
 
@@ -179,11 +179,20 @@ def removed_space(learner: Learner) -> Tensor:
             unit = torch.zeros(sum(sizes), dtype=torch.float64)
             unit[position] = sign
             parts = [part.reshape(shape) for part, shape in zip(unit.split(sizes), shapes, strict=True)]
-            changed = learner.method.transform(learner, parts)
+            changed = _kept(learner, parts)
             columns.append(unit - torch.cat([part.detach().reshape(-1) for part in changed]))
     left, values, _ = torch.linalg.svd(torch.stack(columns, 1), full_matrices=False)
     basis: Tensor = left[:, values > 1e-9 * max(1.0, float(values[0]))]
     return basis
+
+
+def _kept(learner: Learner, parts: list[Tensor]) -> list[Tensor]:
+    """What a method leaves of a gradient: what it makes of it, less the part that it protects."""
+    changed = list(learner.method.transform(learner, parts))
+    if not (learner.method.projects and learner.method.protects):
+        return changed
+    inside = learner.method.inside(learner, changed)
+    return [whole - part for whole, part in zip(changed, inside, strict=True)]
 
 
 def space_distance(left: Tensor, right: Tensor) -> float:
@@ -202,7 +211,7 @@ def _kept_shares(learner: Learner, stream: Stream) -> tuple[float, float]:
     size = sum(float((part * part).sum()) for part in reference)
     shares = []
     for sign in (1.0, -1.0):
-        changed = learner.method.transform(learner, [sign * part for part in reference])
+        changed = _kept(learner, [sign * part for part in reference])
         kept = sum(float((sign * a * b).sum()) for a, b in zip(changed, reference, strict=True))
         shares.append(kept / size)
     return shares[0], shares[1]

@@ -33,7 +33,7 @@ from orthocl.tangents.tangents import Tangents, norm
 
 # A float32 inverse of K is used while its rounding, eps x condition, stays under this.
 ROUNDING_OF_INVERSE = 1e-2
-# Steps after which alpha is merged and the weights are re-anchored, so that rounding cannot accumulate.
+# Steps after which alpha is merged, so that rounding cannot accumulate.
 ANCHOR_EVERY = 1000
 # Steps between two checks that all of the loss's gradient came through the adapted layers, and rows compared.
 CHECK_EVERY = 50
@@ -98,12 +98,12 @@ class Adapter:
         self.velocity: Tensor | None = None
         self.batch_index: Tensor | None = None
         self.idle = False
-        self.raw: dict[
-            int, Tensor
-        ] = {}  # weights without the adapter's share, while the layers hold whole ones
+        # Weights without the adapter's share, while the layers hold whole ones.
+        self.raw: dict[int, Tensor] = {}
         self.layers: list[AdapterLayer] = []
         self.direct: list[tuple[Block | OneOutputRows, list[nn.Parameter]]] = []
         self._steps = self._since_merge = 0
+        self._loaded = False  # whether weights were loaded since the last step or merge
         self._anchor = list(anchor) if anchor is not None else [p.detach().clone() for p in self.parameters]
         self._inverse = SymmetricMatrix(self._inverse_matrix())
         if self._inverse.dtype == self.alpha.dtype:
@@ -141,8 +141,8 @@ class Adapter:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of memory besides those of the subspace: inverse, alpha, cached kernels."""
-        tensors = [self.alpha, self.gradient]
+        """Bytes of memory besides those of the subspace: inverse, alpha, starting weights, cached kernels."""
+        tensors = [self.alpha, self.gradient, *self._anchor]
         tensors += [] if self.velocity is None else [self.velocity]
         tensors += [block.deltas for block, _ in self.direct if isinstance(block, Factored)]
         own = sum(t.numel() * t.element_size() for t in tensors)
@@ -191,6 +191,7 @@ class Adapter:
         """Undo the protected part of the step that the optimizer has just taken, with the optimizer's settings."""
         if self.tangents is None:
             return
+        self._loaded = False
         self._since_merge += 1  # before the check: if it fails, `merge` still has this step to repair
         if self.checking:
             self._check()
@@ -263,7 +264,7 @@ class Adapter:
         for layer in self.layers:
             layer.block.add_combination(self.alpha, self._own(layer))
         self.alpha.zero_()
-        self._since_merge = 0
+        self._loaded, self._since_merge = False, 0
         displacement = [
             now.double() - then.double() for now, then in zip(self.parameters, self._anchor, strict=True)
         ]
@@ -318,8 +319,9 @@ class Adapter:
 
     def before_loading(self) -> None:
         """New weights are about to be loaded: the next merge projects what they have moved since the task began."""
-        self.merge()
-        self._since_merge = 1
+        if not self._loaded:  # each layer says so for itself, and half a model is nothing to project
+            self.merge()
+        self._loaded, self._since_merge = True, 1
 
     @torch.no_grad()
     def continue_from(self, momentum: Sequence[Tensor]) -> None:

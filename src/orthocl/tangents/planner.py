@@ -6,7 +6,7 @@ With energy < 1 and several example inputs, those are actually collected, and th
 plan. Three ways of taking an OGD step are priced, at the memory's final size:
 
     dense     the published algorithm: an orthonormal basis of m explicit gradients, two passes over it a step
-    project   factors and Cholesky factor; the update is projected (any optimizer)
+    project   factors and Cholesky factor; the weights are projected after each step (any optimizer)
     adapter   factors and inverse; linear layers carry the tangent adapter (SGD, momentum, Nesterov)
 """
 

@@ -11,6 +11,9 @@ without a solve, exact to rounding however ill-conditioned G G^T is. Two ways of
                tangents, Q = R C is computed once: c = Q z, and back with Q^T c
     unfolded   other layers keep their factors: c = R (G d), and back with G^T (R^T c)
 
+The coefficients G d are inner products of long vectors, whose rounding R amplifies where tangents are almost copies of
+each other. There the unfolded way computes in double precision.
+
 Shapes do not depend on values, nothing waits for a device, and nothing but the products is computed in a step.
 """
 
@@ -23,6 +26,9 @@ from torch import Tensor
 
 from orthocl.tangents.blocks import Block, Compressed, Dense, Factored, accurate
 from orthocl.tangents.subspace import Subspace
+
+# Amplified rounding, as a share of the displacement, above which unfolded layers are computed in double precision.
+AMPLIFIED = 1e-3
 
 
 class Projector:
@@ -50,12 +56,17 @@ class Projector:
         others = [block for block in blocks if not isinstance(block, Dense | Compressed)]
         self._unfolded = [block.by_columns() if isinstance(block, Factored) else block for block in others]
         self._basis: Tensor | None = None
+        if dtype is None and blocks:
+            dtype = accurate(next(iter(blocks[0].tensors().values())).dtype)
         if self._folded:
             parts = [whitening @ block.coordinate_rows().double() for block in self._folded]
-            first = next(iter(self._folded[0].tensors().values()))
-            self._basis = torch.cat(parts, 1).to(dtype or accurate(first.dtype))
+            self._basis = torch.cat(parts, 1).to(dtype)
             self._sizes = [part.shape[1] for part in parts]
         self._whitening = whitening if self._unfolded else None
+        self._double = False
+        if self._unfolded and len(whitening):
+            largest = float(whitening.norm(dim=1).max()) * subspace.largest**0.5
+            self._double = torch.finfo(dtype or torch.float32).eps * largest > AMPLIFIED
 
     @property
     def nbytes(self) -> int:
@@ -73,7 +84,8 @@ class Projector:
             ]
             total = self._basis @ torch.cat([piece.to(self._basis.device) for piece in pieces])
         if self._whitening is not None:
-            found = [block.coefficients(self._share(vectors, block)) for block in self._unfolded]
+            given = [v.double() for v in vectors] if self._double else vectors
+            found = [block.coefficients(self._share(given, block)) for block in self._unfolded]
             inner = sum((part.to(found[0].device) for part in found[1:]), found[0])
             part = self._whitening @ inner.to(self._whitening)
             total = part if total is None else part + total
@@ -83,9 +95,9 @@ class Projector:
             for folded, core in zip(self._folded, back, strict=True):
                 self._put(parts, folded, folded.from_coordinates(core))
         if total is not None and self._whitening is not None:
-            weights = (self._whitening.t() @ total).to(vectors[0])
+            weights = (self._whitening.t() @ total).to(given[0])
             for block in self._unfolded:
-                self._put(parts, block, block.combine(weights))
+                self._put(parts, block, [part.to(vectors[0].dtype) for part in block.combine(weights)])
         return [parts[place] if place in parts else torch.zeros_like(v) for place, v in enumerate(vectors)]
 
     def _share(self, vectors: Sequence[Tensor], block: Block) -> list[Tensor]:

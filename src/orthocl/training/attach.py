@@ -56,7 +56,7 @@ def attach(
         method: such as `orthocl.OGDPlus(memory_per_task=100)`.
         model: any module. Under DistributedDataParallel all processes attach, best to the wrapped model: they then
             remember the same samples and take the same steps.
-        optimizer: any torch optimizer over its parameters, or several of them for different parameters.
+        optimizer: any torch optimizer over its parameters, or a list of several for different parameters.
         protect: names (or leading parts of names, such as "encoder") of the parameters that tasks share. By default all
             trainable ones except the heads of a `MultiHead`.
         loss: (outputs, targets) -> mean loss, for methods that need the loss of old samples; by default cross-entropy
@@ -158,13 +158,13 @@ def _before_step(
     learner.guard.check_frozen(learner.parameters)
     if closure is None:
         with learner.full_precision():
-            learner.use_gradient()
+            learner.use_gradient(first=optimizer is learner.optimizer)
         return None
 
     def closure_and_method() -> Any:
         value = closure()
         with torch.no_grad(), learner.full_precision():
-            learner.use_gradient()
+            learner.use_gradient(first=optimizer is learner.optimizer)
         return value
 
     return (*args[:1], closure_and_method, *args[2:]), {k: v for k, v in kwargs.items() if k != "closure"}
@@ -253,6 +253,12 @@ def _described(value: object) -> str:
 def _check_optimizers(
     method: Method, optimizers: Sequence[torch.optim.Optimizer], parameters: dict[str, nn.Parameter]
 ) -> None:
+    whole = method.overrides("transform") or (method.overrides("after_step") and method.uses_step)
+    if len(optimizers) > 1 and whole:
+        raise UnsupportedError(
+            f"{method.name} acts on the gradient or the step of all weights at once, which {len(optimizers)} optimizers "
+            "take in parts: use one optimizer with a parameter group for each part"
+        )
     for optimizer in optimizers:
         if method.projects and all(callable(getattr(optimizer, name, None)) for name in ("train", "eval")):
             raise UnsupportedError(
