@@ -44,7 +44,7 @@ def figure_4(evidence: Evidence, comparable: bool = True) -> Page:
         for size, sample in by_memory(evidence, stream, method, memorised(1))
     ]
     findings = [
-        rises(f"{stream} {method}", by_memory(evidence, stream, method, memorised(1)), uniformly=True)
+        rises(f"{stream} with {method}", by_memory(evidence, stream, method, memorised(1)), uniformly=True)
         for stream in evidence.streams
         for method in METHODS
     ]

@@ -83,7 +83,7 @@ def verdict(name: str, evidence: Evidence, methods: tuple[str, ...]) -> Verdict:
     measure = memorised(1) if name == "figure-1" else memorised_everywhere
     uniformly = name == "figure-3"
     findings: list[Finding] = [
-        rises(f"{stream} {method}", by_width(evidence, stream, method, measure), uniformly)
+        rises(stream, by_width(evidence, stream, method, measure), uniformly)
         for stream in evidence.streams
         for method in (("ogd",) if name == "figure-1" else methods)
     ]

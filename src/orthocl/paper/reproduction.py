@@ -6,7 +6,6 @@ The same records give the same bytes: date, machine and order of files have no i
 from __future__ import annotations
 
 import os
-from collections import Counter
 from pathlib import Path
 
 from orthocl.errors import SettingsError
@@ -20,7 +19,7 @@ from orthocl.paper.evidence import Evidence, Pair, RecordIndex, aac, settings_ke
 from orthocl.paper.experiments import experiment_folder, load_runs
 from orthocl.paper.items import ITEMS, Item, find_evidence, item_runs, make_page
 from orthocl.paper.missing import MissingRuns, group_missing, missing_table
-from orthocl.paper.page import Page, verdict_table
+from orthocl.paper.page import Page, count_verdicts, verdict_cell, verdict_table
 from orthocl.paper.predictions import FILE, fitting, read_predictions
 from orthocl.paper.published import find_printed
 from orthocl.paper.samples import number_text
@@ -105,18 +104,13 @@ class Reproduction:
 
     def _verdicts(self) -> str:
         verdicts = [verdict for page in self.pages.values() for verdict in page.verdicts]
-        count = Counter(verdict.status for verdict in verdicts)
-        summary = ", ".join(f"{number} {status}" for status, number in count.most_common())
         rows = [("item", "claim", "verdict")]
         rows += [
-            (name, verdict.claim, f"**{verdict.status}**")
+            (name, verdict.claim, verdict_cell(verdict))
             for name, page in self.pages.items()
             for verdict in page.verdicts
         ]
-        return (
-            f"{counted(len(verdicts), 'claim')}: {summary}. The numbers are with the items.\n\n"
-            + markdown_table(rows, numbers_from=3)
-        )
+        return f"{count_verdicts(verdicts)}. The numbers are with the items.\n\n" + markdown_table(rows, 3)
 
     def _page(self, item: Item, page: Page, figure: str) -> str:
         evidence = self.evidence[item.name]

@@ -154,7 +154,7 @@ def verdict(rows: Sequence[tuple[str, str, Mapping[str, Correlation]]]) -> Verdi
         answer: Answer = "unclear"
         if theory.seeds > 1:
             answer = "yes" if theory.low > trivial.high else "no" if theory.high < trivial.low else "unclear"
-        findings.append(Finding(f"{stream} {method}", answer, f"{theory.text()} against {trivial.text()}"))
+        findings.append(Finding(f"{stream} with {method}", answer, f"{theory.text()} against {trivial.text()}"))
     claim = "The theory's predicted forgetting ranks tasks better than the number of later tasks does"
     return conclude(
         claim, "sections 5 and 6, not claimed in these words", findings or [Finding("all", "missing")]
