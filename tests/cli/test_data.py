@@ -73,7 +73,6 @@ def test_status_of_an_empty_folder(tmp_path, capsys, monkeypatch):
         "alexnet",
         "all-minilm-l6-v2",
         "efficientnet-lite0",
-        "text-stream",
         "cub200 features",
     ]
 

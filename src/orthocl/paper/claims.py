@@ -66,6 +66,7 @@ def conclude(
     *,
     everywhere: bool = False,
     condition: str = "",
+    preposition: str = "on",
 ) -> Verdict:
     """One verdict from the findings of all streams.
 
@@ -76,6 +77,7 @@ def conclude(
         note: a sentence after the numbers.
         everywhere: the claim says "all" or "every", so that one case against it refutes it; else more than those for it.
         condition: under which any "yes" was found, if it is another than where.
+        preposition: before the cases, such as streams.
 
     >>> conclude("c", "p", [Finding("a", "yes"), Finding("b", "unclear")]).text
     'holds with a condition: on a only'
@@ -88,9 +90,9 @@ def conclude(
     if not set(answers) - {"missing"}:
         status, condition = "not run", ""
     elif "no" in answers and (everywhere or answers.count("no") > answers.count("yes")):
-        status, condition = "does not hold", f"except on {where}" if where else ""
+        status, condition = "does not hold", f"except {preposition} {where}" if where else ""
     elif where and (condition or "no" in answers or len(set(answers)) > 1):
-        status, condition = "holds with a condition", condition or f"on {where} only"
+        status, condition = "holds with a condition", condition or f"{preposition} {where} only"
     elif where:
         status, condition = "holds", ""
     else:

@@ -100,6 +100,11 @@ class RecordIndex:
     def __len__(self) -> int:
         return len(self._by_settings)
 
+    @property
+    def diverged(self) -> list[tuple[str, int]]:
+        """Settings and seeds of the runs that diverged."""
+        return list(self._diverged)
+
     def find(self, runs: Sequence[RunSettings]) -> Evidence:
         """The records of these runs."""
         pairs, diverged = [], []
@@ -171,9 +176,11 @@ def afm(record: Record) -> float:
 METRICS: dict[str, Measure] = {"aac": aac, "bwt": bwt, "fwt": fwt, "afm": afm}
 
 
-def aac_after(tasks: int) -> Measure:
-    """Average accuracy of the first tasks when no others have been learnt yet."""
-    return lambda record: 100 * sum(record.result.accuracies[tasks][:tasks]) / tasks
+def last_ten(record: Record) -> float:
+    """Average accuracy on the tasks learnt so far, mean over the last ten tasks: a single end moves by several points."""
+    rows = record.result.accuracies
+    counts = range(max(1, len(rows) - 10), len(rows))
+    return 100 * sum(sum(rows[count][:count]) / count for count in counts) / len(counts)
 
 
 def final_accuracy(task: int) -> Measure:

@@ -166,7 +166,9 @@ def count_verdicts(verdicts: Sequence[Verdict]) -> str:
     '1 claim: 1 holds'
     """
     count = Counter(verdict.status for verdict in verdicts)
-    parts = [f"{count[status]} {words[count[status] > 1]}" for status, words in COUNTED.items() if count[status]]
+    parts = [
+        f"{count[status]} {words[count[status] > 1]}" for status, words in COUNTED.items() if count[status]
+    ]
     return f"{counted(len(verdicts), 'claim')}: {', '.join(parts)}"
 
 

@@ -71,7 +71,7 @@ def contradictions(name: str) -> list[str]:
                 f"The print does not agree with itself: its row of {method.upper()} here has a mean of "
                 f"{number_text(mean)}, where Table 2 prints an average accuracy of {average.mean:.2f} "
                 f"± {average.spread:.2f} for the same stream. This table fits networks with 100 hidden units, Table 2 "
-                "wider ones: see \"Where we differ\"."
+                'wider ones: see "Where we differ".'
             )
     return notes
 

@@ -23,7 +23,7 @@ from orthocl.paper.comparison import Comparison, Line
 from orthocl.paper.evidence import METRICS, Evidence
 from orthocl.paper.page import Page
 from orthocl.paper.published import find_printed, published_item
-from orthocl.paper.table_2 import BASELINES
+from orthocl.paper.table_2 import BASELINES, COEFFICIENTS
 
 STREAMS = {
     "table-9": "permuted-mnist",
@@ -61,7 +61,9 @@ def verdicts(name: str, evidence: Evidence) -> tuple[Verdict, ...]:
     stream = STREAMS[name]
     if name == "table-9":
         rivals, left_out = working(evidence, stream, BASELINES)
-        best = [_renamed(is_higher(evidence, stream, "ogd+", other, METRICS["aac"]), other) for other in rivals]
+        best = [
+            _renamed(is_higher(evidence, stream, "ogd+", other, METRICS["aac"]), other) for other in rivals
+        ]
         return (
             conclude(
                 "OGD+ is more accurate than every baseline",
@@ -69,6 +71,7 @@ def verdicts(name: str, evidence: Evidence) -> tuple[Verdict, ...]:
                 best,
                 note=left_out.removeprefix("; ").capitalize(),
                 everywhere=True,
+                preposition="against",
             ),
             _competitive(evidence, stream, ("afm", "bwt"), name),
         )
@@ -121,7 +124,8 @@ def _competitive(
     ]
     side, words = ("above", "competitive") if wanted else ("below", "not competitive")
     claim = f'On {joined([metric.upper() for metric in metrics])} OGD+ is {side} the median of the baselines ("{words}")'
-    return conclude(claim, f"appendix, Table {name.partition('-')[2]}", findings)
+    note = COEFFICIENTS if stream == "cub200" and evidence.records(stream, "ewc") else ""
+    return conclude(claim, f"appendix, Table {name.partition('-')[2]}", findings, note)
 
 
 def _renamed(finding: Finding, where: str) -> Finding:

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
-from time import perf_counter
+from time import perf_counter, process_time
 from typing import Any, Literal
 
 import torch
@@ -90,7 +90,8 @@ class Progress:
         monitors: what the method reported after each task.
         losses: mean training loss of each epoch, per task.
         order_seed: seed of the order of the samples, given or drawn.
-        seconds: time spent, by activity.
+        seconds: time spent by the clock on the wall, by activity; "processor" is what the processors worked in training
+            and remembering.
     """
 
     task: int = 1
@@ -103,7 +104,7 @@ class Progress:
     loss_sum: float = 0.0
     order_seed: int | None = None
     seconds: dict[str, float] = field(
-        default_factory=lambda: {"train": 0.0, "remember": 0.0, "evaluate": 0.0}
+        default_factory=lambda: {"train": 0.0, "remember": 0.0, "evaluate": 0.0, "processor": 0.0}
     )
 
     def state_dict(self) -> dict[str, Any]:
@@ -134,6 +135,7 @@ class Member:
         seed: seed of the order of its samples; None draws one from torch's generator, or takes that of `progress`.
         progress: where to resume.
         observers: its watchers.
+        evaluating: processor time of the evaluations so far.
     """
 
     learner: Learner
@@ -141,6 +143,7 @@ class Member:
     seed: int | None = None
     progress: Progress = field(default_factory=Progress)
     observers: Sequence[Observer] = ()
+    evaluating: float = field(default=0.0, init=False)
 
     def start(self) -> None:
         """Evaluate the untrained network, unless a run resumes, and tell the observers."""
@@ -182,10 +185,16 @@ class Member:
             observer.on_task(self.learner, progress)
 
     def _evaluate(self) -> list[float]:
-        start = perf_counter()
+        start, worked = perf_counter(), process_time()
         row = evaluate(self.learner.model, self.stream)
         self.progress.seconds["evaluate"] += perf_counter() - start
+        self.evaluating += process_time() - worked
         return row
+
+    def worked(self, seconds: float) -> None:
+        """Count processor time; a run that began without counting it, with older code, goes on without."""
+        if "processor" in self.progress.seconds:
+            self.progress.seconds["processor"] += seconds
 
 
 def train(
@@ -236,9 +245,10 @@ def train_members(
                 resumed = member.progress.step > 0
                 tasks.enter_context(learner.learning(member.stream.task(number), resumed=resumed))
             train_task(members, settings, choice)
-            remembering = perf_counter()
+            remembering, worked = perf_counter(), process_time()
         for member in members:
             member.progress.seconds["remember"] += (perf_counter() - remembering) / len(members)
+            member.worked((process_time() - worked) / len(members))
         _for_each(members, Member.finish_task)
     return [member.progress for member in members]
 
@@ -254,6 +264,7 @@ def train_task(members: Sequence[Member], settings: TrainSettings, choice: Stepp
         member.learner.model.train()
     stepper = choice.stepper(learners, _samples(members))
     clock, evaluated = perf_counter(), _evaluation_time(members)
+    worked, evaluating = process_time(), sum(member.evaluating for member in members)
     orders = [member.batches(task, size, settings.epochs) for member in members]
     for places in zip(*orders, strict=True):
         step = places[0][0]
@@ -267,8 +278,10 @@ def train_task(members: Sequence[Member], settings: TrainSettings, choice: Stepp
             [(step, loss, steps_per_epoch, settings.evaluate_every) for loss in losses],
         )
     spent = perf_counter() - clock - (_evaluation_time(members) - evaluated)
+    work = process_time() - worked - (sum(member.evaluating for member in members) - evaluating)
     for member in members:
         member.progress.seconds["train"] += spent / len(members)
+        member.worked(work / len(members))
 
 
 def why_not_together(members: Sequence[Member]) -> str | None:

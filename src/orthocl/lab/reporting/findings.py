@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from orthocl.formatting import joined, size_text
-from orthocl.lab.reporting.groups import RunGroup
+from orthocl.lab.reporting.groups import RunGroup, family
 from orthocl.lab.reporting.paired import LEAST_SEEDS, standing
 from orthocl.lab.reporting.price import comparable, plain_sgd, price
 from orthocl.lab.store.record import Record
@@ -99,17 +99,13 @@ def _contest(groups: Sequence[RunGroup], plain: RunGroup | None) -> list[RunGrou
     alike = [group for group in groups if plain is None or comparable(group, plain)]
     if all(group is plain for group in alike):
         alike = list(groups)
-    names = [_family(group) for group in alike]
+    names = [family(group.label) for group in alike]
     bare = {group.label for group in alike}
     return [
         group
         for group, name in zip(alike, names, strict=True)
         if names.count(name) == 1 or name not in bare or group.label == name
     ]
-
-
-def _family(group: RunGroup) -> str:
-    return group.label.split(" ")[0]
 
 
 def _best(groups: Sequence[RunGroup]) -> RunGroup:
@@ -138,7 +134,9 @@ def _above(best: RunGroup, plain: RunGroup | None) -> str:
     if not math.isfinite(margin):
         return "; plain SGD was run with other seeds, so no margin is given"
     cost = price(best, plain)
-    text = f", {margin:.1f} points above plain SGD" if margin > 0 else f", {-margin:.1f} points below plain SGD"
+    text = (
+        f", {margin:.1f} points above plain SGD" if margin > 0 else f", {-margin:.1f} points below plain SGD"
+    )
     return text + (f", for {cost} the processor time of a step" if str(cost) else "")
 
 
@@ -182,7 +180,9 @@ def _tiles(best: RunGroup, plain: RunGroup | None, rivals: Sequence[RunGroup]) -
     others = [group for group in rivals if group is not best]
     second = max(others, key=lambda group: mean(group, "aac"), default=None)
     spread = _spread(best, "aac")
-    shown = f"{100 * mean(best, 'aac'):.1f} %" + (" (one seed)" if spread is None else f" ± {100 * spread:.1f}")
+    shown = f"{100 * mean(best, 'aac'):.1f} %" + (
+        " (one seed)" if spread is None else f" ± {100 * spread:.1f}"
+    )
     remark = "the only method here"
     if second is not None:
         remark = _against(best, second, second.label in ties(best, rivals))

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from orthocl.formatting import counted
-from orthocl.lab.reporting.groups import RunGroup
+from orthocl.lab.reporting.groups import LOGGING, RunGroup
 from orthocl.lab.run.execute import total_steps
 from orthocl.lab.store.record import Record
 
@@ -83,7 +83,7 @@ def _training(group: RunGroup) -> dict[str, object]:
     parts = {
         name: value
         for name, value in group.settings.items()
-        if name.startswith(("net.", "train.")) and name != "train.evaluate_every"
+        if name.startswith(("net.", "train.")) and name != LOGGING
     }
     return {**parts, "data": group.settings.get("data"), "train.batch_size": _batch_size(group.records[0])}
 
@@ -129,6 +129,7 @@ def _of_a_step(records: Sequence[Record]) -> float:
     for record in records:
         spent = float(record.provenance.get("seconds", {}).get("processor", 0.0))
         steps = sum(total_steps(record.settings, record.result.samples, _batch_size(record)))
-        if spent >= LEAST_SECONDS and steps:
+        whole = not record.provenance.get("resumes", 0)  # a resumed run has lost count of some steps
+        if spent >= LEAST_SECONDS and steps and whole:
             found.append(spent / steps)
     return statistics.median(found) if found else math.nan

@@ -36,14 +36,15 @@ class DataStatus:
 
 
 def status(data_root: str | Path | None = None) -> list[DataStatus]:
-    """The state of every data set of the catalogue; verifying reads all files."""
+    """The state of every data set that is there or can be fetched; verifying reads all files."""
     rows = [DataStatus("mnist-mini", "verified", None, 0, "comes with the package")]
     rows += [_files(entry, data_root) for entry in IMAGES]
     rows.append(_other(CUB200.name, lambda: find_folder(data_root), _cub_detail))
     rows.append(
         _other("alexnet", lambda: find_weights(data_root), lambda path: f"gives {read_weights(path).layer}")
     )
-    rows += [_files(entry, data_root) for entry in PRETRAINED]
+    found = [(entry, _files(entry, data_root)) for entry in PRETRAINED]
+    rows += [row for entry, row in found if entry.sources or row.state != "missing"]
     rows.append(_other("cub200 features", lambda: find_features(data_root), _feature_detail))
     return rows
 
