@@ -75,7 +75,8 @@ def conclude(
         place: where the paper says so.
         findings: one for each case that the claim speaks of.
         note: a sentence after the numbers.
-        everywhere: the claim says "all" or "every", so that one case against it refutes it; else more than those for it.
+        everywhere: the claim says "all" or "every", so that one case against it refutes it; else it takes more than
+            there are for it.
         condition: under which any "yes" was found, if it is another than where.
         preposition: before the cases, such as streams.
 
@@ -101,13 +102,21 @@ def conclude(
     return Verdict(claim, place, status, "; ".join(parts) + (f". {note}" if note else ""), condition)
 
 
-def _broken(evidence: Evidence, stream: str, methods: Sequence[str]) -> str:
-    """Which of the methods that a claim compares learnt nothing, or never finished; empty if all is well."""
+def _broken(evidence: Evidence, stream: str, methods: Sequence[str], kept: bool = False) -> str:
+    """Which of the methods that a claim compares learnt nothing, or never finished; empty if all is well.
+
+    Args:
+        evidence: the runs.
+        stream: where.
+        methods: those that are compared.
+        kept: whether those that learnt, but kept nothing, are spoken of too: two such are equal, which says nothing.
+    """
     texts = []
     for name in methods:
         records, diverged = evidence.records(stream, name), evidence.diverged_seeds(stream, name)
-        if hardly_learnt(records).startswith(BARELY):
-            texts.append(f"{name} learnt nothing")
+        warning = hardly_learnt(records)
+        if warning.startswith(BARELY) or (warning and kept):
+            texts.append(f"{name} learnt nothing" if warning.startswith(BARELY) else f"{name} kept nothing")
         elif diverged and not records:
             texts.append(f"{name} diverged")
     return ", ".join(texts)
@@ -137,7 +146,7 @@ def is_equal(
 ) -> Finding:
     """Whether two methods are as good as each other: their difference lies within the printed spread."""
     change = evidence.sample(stream, left, measure).minus(evidence.sample(stream, right, measure))
-    broken = _broken(evidence, stream, (left, right))
+    broken = _broken(evidence, stream, (left, right), kept=True)
     if broken or not len(change):
         return Finding(stream, "unclear" if len(change) else "missing", broken)
     margin = math.inf if spread is None else spread

@@ -27,7 +27,8 @@ LEAST_METHODS = 4
 """Methods that a stream needs before something is said about all of them."""
 SCRIPTS = (
     "On Split CIFAR-100 more than the width is different. All of the authors' production and search commands take the "
-    "classes in label order, ours are drawn at random, and their OGD takes its tangents in training mode, one sample at a "
+    "classes in label order, ours are drawn at random, and their OGD takes its tangents in training mode, one "
+    "sample at a "
     "time, ours in evaluation mode. The average after the last task of a single seed moves by several points from task "
     "to task, so the mean over the last ten says more."
 )
@@ -168,18 +169,23 @@ def _hidden_units(widths: Evidence) -> str:
     return (
         "On the MNIST streams the printed numbers of Tables 1, 2, 9 and 10 are those of wider networks than the paper "
         "describes (100 hidden units in each of two layers). The table has the farthest of the four metrics of OGD and "
-        f"OGD+, in standard errors from the print, with our runs of Figures 1 to 3, which change nothing but the width. "
-        f"With {near:g} units all {count} numbers lie within {number_text(worst[near], 1)} standard errors of the print, "
+        f"OGD+, in standard errors from the print, with our runs of Figures 1 to 3, which change nothing but the "
+        "width. "
+        f"With {near:g} units all {count} numbers lie within {number_text(worst[near], 1)} standard errors of the "
+        "print, "
         f"with {usual:g} the farthest is {number_text(worst[usual], 1)} away:\n\n"
         f"{markdown_table(rows, numbers_from=2)}\n\n{WIDTH}"
     )
 
 
 WIDTH = (
-    "The authors' public code says which width that is, 256: it is the default of their MLP and of their script of July "
-    "2020, and a comment quotes a basis of 330,762 weights a direction, which is exactly the MLP 1024-256-256-10 (with 100 "
+    "The authors' public code says which width that is, 256: it is the default of their MLP and of their script of "
+    "July "
+    "2020, and a comment quotes a basis of 330,762 weights a direction, which is exactly the MLP 1024-256-256-10 "
+    "(with 100 "
     "units it has 113,610). Tables 7 and 8 are from networks with 100 units: with these our numbers match theirs, and "
-    "their rows do not have the means that Table 2 prints. The printed over-parameterisation of 2 fits 100 units too (256 "
+    "their rows do not have the means that Table 2 prints. The printed over-parameterisation of 2 fits 100 units "
+    "too (256 "
     "have 5.5), so Table 1 mixes both. All of this is evidence, not a statement of the paper."
 )
 
@@ -216,7 +222,8 @@ def _birds(evidence: Evidence) -> str:
         "On CUB200 the classifier reads AlexNet's pool5 features (9,216), where the paper says fc6 (4,096), which lie "
         "beyond a trained layer of 38 million weights. That does not explain the difference: the authors' own recorded "
         f"runs on fc6, with the protocol's settings, lie {far} points from the print, ours {near}. So the print is "
-        "not that configuration either, and what it is remains open. Only the order of the methods and their forgetting "
+        "not that configuration either, and what it is remains open. Only the order of the methods and their "
+        "forgetting "
         f"can be compared. {COEFFICIENTS}"
     )
 

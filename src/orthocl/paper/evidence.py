@@ -80,6 +80,17 @@ class Evidence:
         return Evidence(self.runs + other.runs, self.pairs + other.pairs, self.diverged + other.diverged)
 
 
+def seeds_behind(evidence: Evidence) -> str:
+    """Over how many seeds our numbers are, stream by stream; the captions of the print speak of its own."""
+    parts = []
+    for stream in evidence.streams:
+        counts = {len(evidence.records(stream, method)) for method in evidence.methods(stream)} - {0}
+        if counts:
+            many = f"{min(counts)}" if len(counts) == 1 else f"{min(counts)} to {max(counts)}"
+            parts.append(f"{many} on {stream}")
+    return f" (That is the print's caption; seeds of ours: {', '.join(parts)}.)" if parts else ""
+
+
 CODE = next(item.default for item in fields(Record) if item.name == "code")
 """Version of the code whose records count: others give other results for the same settings."""
 
@@ -177,7 +188,7 @@ METRICS: dict[str, Measure] = {"aac": aac, "bwt": bwt, "fwt": fwt, "afm": afm}
 
 
 def last_ten(record: Record) -> float:
-    """Average accuracy on the tasks learnt so far, mean over the last ten tasks: a single end moves by several points."""
+    """Average accuracy on the tasks so far, mean over the last ten tasks: that of a single one moves by points."""
     rows = record.result.accuracies
     counts = range(max(1, len(rows) - 10), len(rows))
     return 100 * sum(sum(rows[count][:count]) / count for count in counts) / len(counts)

@@ -13,7 +13,7 @@ from orthocl.palette import method_style
 from orthocl.paper.claims import Verdict, conclude, is_above_on_most
 from orthocl.paper.comparison import Comparison, Line
 from orthocl.paper.drawing import band, describe, panels, shared_legend
-from orthocl.paper.evidence import Evidence
+from orthocl.paper.evidence import Evidence, seeds_behind
 from orthocl.paper.page import Page
 from orthocl.paper.published import published_item
 from orthocl.paper.samples import Sample
@@ -53,7 +53,7 @@ def figure_5(evidence: Evidence, comparable: bool = True) -> Page:
     return Page(
         NAME,
         "Figure 5: test accuracy on the first tasks of Rotated MNIST while training",
-        published_item(NAME).caption,
+        published_item(NAME).caption + seeds_behind(evidence),
         (
             Comparison(
                 "Mean accuracy in % at all points after the task", tuple(lines), comparable, across=True

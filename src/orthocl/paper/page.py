@@ -91,7 +91,7 @@ class Page:
             parts.append(self.caption)
         if figure:
             parts.append(f"![{self.title}]({figure})")
-        several = len(self.comparisons) + len(self.words) > 1
+        several = len(self.comparisons) + len(self.words) > 1 or self.draw is not None
         for comparison in self.comparisons:
             if several:
                 parts.append(f"**{comparison.title}**")

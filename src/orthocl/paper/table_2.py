@@ -80,7 +80,8 @@ def _agreement(comparisons: Sequence[Comparison]) -> str:
     close, all_of = (sum(column) for column in zip(*told.values(), strict=True))
     parts = ", ".join(f"{near} of {number} on {title}" for title, (near, number) in told.items())
     return (
-        f" **{close} of {counted(all_of, 'number')} {'lies' if close == 1 else 'lie'} within two standard errors of the "
+        f" **{close} of {counted(all_of, 'number')} {'lies' if close == 1 else 'lie'} within two standard errors "
+        "of the "
         f'print**: {parts}. "Where we differ" says what is known about why.'
     )
 

@@ -123,7 +123,8 @@ def _competitive(
         for metric in metrics
     ]
     side, words = ("above", "competitive") if wanted else ("below", "not competitive")
-    claim = f'On {joined([metric.upper() for metric in metrics])} OGD+ is {side} the median of the baselines ("{words}")'
+    where = joined([metric.upper() for metric in metrics])
+    claim = f'On {where} OGD+ is {side} the median of the baselines ("{words}")'
     note = COEFFICIENTS if stream == "cub200" and evidence.records(stream, "ewc") else ""
     return conclude(claim, f"appendix, Table {name.partition('-')[2]}", findings, note)
 

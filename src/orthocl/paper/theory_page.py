@@ -245,7 +245,8 @@ def _notes(rows: Sequence[tuple[str, str, Mapping[str, Correlation]]]) -> list[s
     against = sum(found["dissimilarity"].value < 0 for *_, found in rows)
     return [
         f"The number of later tasks ranks tasks better than the predicted forgetting in {trivial} of {len(rows)} rows.",
-        f"A task's dissimilarity to what came before correlates negatively with how much of it is forgotten in {against} "
+        f"A task's dissimilarity to what came before correlates negatively with how much of it is forgotten in "
+        f"{against} "
         f"of {len(rows)} rows: the first tasks are forgotten most, because most tasks follow them.",
         "Predicted and measured forgetting have no unit in common (squared error in closed form, accuracy of the "
         "network), so the second table divides OGD's by plain SGD's. A negative share means that the closed form gets "

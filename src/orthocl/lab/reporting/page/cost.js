@@ -79,7 +79,7 @@ function drawCost() {
         "div",
         {class: "controls", role: "group", "aria-label": "price"},
         relative() ? pick("seconds", "processor time of a step") : null,
-        pick("memory", "memory of the method"),
+        relative() ? pick("memory", "memory of the method") : null,
       ),
       draw: width => costChart(width, items, format),
       table: () => ({
@@ -119,7 +119,7 @@ function costChart(width, items, format) {
     yFormat: value => String(Number(value.toPrecision(4))),
   });
   const below = item => up(item.y) > box.bottom;
-  const place = item => [item.x > 0 ? across(item.x) : box.left + 8, below(item) ? box.bottom - 14 : up(item.y)];
+  const place = item => [item.x > 0 ? across(item.x) : box.left + 8, below(item) ? box.bottom - 28 : up(item.y)];
   if (none) svg.append(s("text", {class: "limit-text", x: box.left + 4, y: box.bottom - 6}, "none"));
   const front = pareto(items);
   if (front.length > 1)
