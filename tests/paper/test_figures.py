@@ -116,7 +116,7 @@ def test_figure_4(evidence_of, record_for, sign, status):
     page = figure_4(evidence)
     assert page.comparisons[0].lines[0].ours.mean == pytest.approx(-40.2 + sign * 10)
     assert page.verdicts[0].status == status
-    assert drawn_lines(page.draw()) == [["ogd"], ["ogd+"]]  # each on a scale of its own
+    assert drawn(page) == [["ogd"], ["ogd+"]]  # each on a scale of its own
 
 
 # ---- Figure 5 --------------------------------------------------------------------------------------------------
