@@ -61,6 +61,8 @@ def test_status_of_an_empty_folder(tmp_path, capsys, monkeypatch):
         "Wah",
     ):
         assert word in shown
+    details = {row.name: row.detail for row in status(tmp_path)}
+    assert details["mnist"] == "orthocl data fetch mnist (55 MB on disk)"
     states = {row.name: row.state for row in status(tmp_path)}
     assert states.pop("mnist-mini") == "verified"
     assert set(states.values()) == {"missing"}

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from orthocl.errors import DataError
+from orthocl.formatting import size_text
 from orthocl.streams.datasets.catalogue import CUB200, ENTRIES, IMAGES
 from orthocl.streams.datasets.cub200 import find_folder, read_index
 from orthocl.streams.datasets.features import find_features, read_features
@@ -54,9 +55,9 @@ def _files(entry: Entry, data_root: str | Path | None) -> DataStatus:
         place = find(entry, data_root)
     except DataError as error:
         held = [line for line in str(error).splitlines()[1:] if " holds " in line]
-        return DataStatus(
-            entry.name, "missing", None, 0, " ".join(held) or f"orthocl data fetch {entry.name}"
-        )
+        size = sum(file.size for file in entry.editions[0].files)
+        how = f"orthocl data fetch {entry.name}" + (f" ({size_text(size)} on disk)" if size else "")
+        return DataStatus(entry.name, "missing", None, 0, " ".join(held) or how)
     size = size_on_disk(place)
     try:
         contents(place, IMAGES)
