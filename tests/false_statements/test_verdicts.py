@@ -177,6 +177,20 @@ def test_a_median_needs_an_interval(found):
     assert claimed(page, "OGD+ is below the median").status == "undecided"
 
 
+def test_where_nothing_was_learnt_nothing_is_said():
+    """All baselines at chance: OGD+ is above them, which says nothing. OGD+ at chance: nor is it "not competitive"."""
+    found = evidence("table-2", levels())
+    lost = found
+    for name in ("sgd", "ewc", "si", "mas", "stable-sgd", "stable-sgd-plain"):
+        lost = with_untrained(lost, name)
+    page = table_2(lost)
+    assert claimed(page, COMPETITIVE).status == "undecided"
+    assert claimed(table_9(lost.only([MNIST[0]])), "every baseline").status == "undecided"
+    page = table_2(with_untrained(found, "ogd+"))
+    assert claimed(page, COMPETITIVE).status == "undecided"
+    assert claimed(page, "OGD+ is below the median").status == "undecided"
+
+
 def test_no_verdict_is_a_double_negative():
     page = table_2(evidence("table-2", levels()))
     found = claimed(page, "OGD+ is below the median")

@@ -209,6 +209,9 @@ def is_above_median(
     own = evidence.sample(stream, method, measure)
     fit, left_out = working(evidence, stream, others)
     rivals = {name: evidence.sample(stream, name, measure) for name in fit}
+    broken = _broken(evidence, stream, (method,)) or ("" if rivals else left_out.removeprefix("; "))
+    if broken:
+        return Finding(stream, "unclear" if len(own) else "missing", broken)
     if not len(own) or not rivals or not all(map(len, rivals.values())):
         return Finding(stream, "missing")
     seeds = [seed for seed in own.values if all(seed in sample.values for sample in rivals.values())]

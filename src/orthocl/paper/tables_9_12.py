@@ -68,7 +68,7 @@ def verdicts(name: str, evidence: Evidence) -> tuple[Verdict, ...]:
             conclude(
                 "OGD+ is more accurate than every baseline",
                 "appendix, Table 9",
-                best,
+                best or [Finding(stream, "unclear" if left_out else "missing")],
                 note=left_out.removeprefix("; ").capitalize(),
                 everywhere=True,
                 preposition="against",

@@ -232,9 +232,13 @@ def _shares(evidence: Evidence, predictions: Mapping[str, Prediction]) -> list[t
                 method: float(np.mean([np.mean(measured_forgetting(record)) for record in records[method]]))
                 for method in METHODS
             }
-            shares = (number_text(100 * values["ogd"] / values["sgd"], 0) for values in (known, found))
-            rows.append((stream, *shares))
+            rows.append((stream, *(_share(values["ogd"], values["sgd"]) for values in (known, found))))
     return rows
+
+
+def _share(part: float, whole: float) -> str:
+    """In percent; of nothing, or of less than nothing, there is none."""
+    return number_text(100 * part / whole, 0) if whole > 0 else "–"
 
 
 def _notes(rows: Sequence[tuple[str, str, Mapping[str, Correlation]]]) -> list[str]:
