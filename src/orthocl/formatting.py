@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import unicodedata
+from collections.abc import Sequence
 
 STEERING = ("Cc", "Cf", "Cs")
 
@@ -14,6 +15,15 @@ def counted(number: int, thing: str) -> str:
     ('1 run', '1,200 tasks', '0 seeds')
     """
     return f"{number} {thing}" if number == 1 else f"{number:,} {thing}s"
+
+
+def joined(names: Sequence[str]) -> str:
+    """Names as a sentence lists them.
+
+    >>> joined(["a"]), joined(["a", "b", "c"])
+    ('a', 'a, b and c')
+    """
+    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
 
 
 def size_text(count: float) -> str:

@@ -72,6 +72,8 @@ def test_status_of_an_empty_folder(tmp_path, capsys, monkeypatch):
         "Wah",
     ):
         assert word in shown
+    details = {row.name: row.detail for row in status(tmp_path)}
+    assert details["mnist"] == "orthocl data fetch mnist (55 MB on disk)"
     states = {row.name: row.state for row in status(tmp_path)}
     assert states.pop("mnist-mini") == "verified"
     assert set(states.values()) == {"missing"}
@@ -84,7 +86,6 @@ def test_status_of_an_empty_folder(tmp_path, capsys, monkeypatch):
         "alexnet",
         "all-minilm-l6-v2",
         "efficientnet-lite0",
-        "text-stream",
         "cub200 features",
     ]
 

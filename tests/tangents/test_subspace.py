@@ -103,7 +103,9 @@ def test_repeated_samples_change_nothing(dtype):
     plain.append(rows_of(matrix)[1], 1)
     gradient = [torch.randn(40, dtype=dtype)]
     accuracy = 1e-5 if dtype == torch.float32 else 1e-12
-    torch.testing.assert_close(subspace.outside(gradient)[0], plain.outside(gradient)[0], rtol=0, atol=accuracy)
+    torch.testing.assert_close(
+        subspace.outside(gradient)[0], plain.outside(gradient)[0], rtol=0, atol=accuracy
+    )
     assert subspace.outside(gradient)[0].norm() <= gradient[0].norm()
 
 

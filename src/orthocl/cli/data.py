@@ -61,7 +61,7 @@ def show_status(*, data_root: DataRoot = None) -> None:
             console.print(f"\n[red]{row.name}[/]: {escape(row.detail)}", highlight=False, soft_wrap=True)
     looked = ", ".join(map(str, data_roots(data_root)))
     console.print(f"\nLooked in: {escape(looked)}", highlight=False, soft_wrap=True)
-    for entry in ENTRIES.values():
+    for entry in (ENTRIES[row.name] for row in rows if row.name in ENTRIES):
         console.print(f"\n[bold]{entry.name}[/]: {entry.title}. Licence: {entry.licence}.", highlight=False)
         console.print(f"  Cite: {entry.citation}. {entry.homepage}", highlight=False, soft_wrap=True)
     missing = [row.name for row in rows if row.state == "missing"]

@@ -151,6 +151,7 @@ STREAMS: Registry[StreamMaker] = Registry(
         "arrays": _of_function(from_npz, "your arrays in an .npz file: x_train_1, y_train_1, ..."),
     },
     _stream,
+    unlisted=("text-stream",),  # its texts are at no address from which everybody may fetch them
 )
 
 

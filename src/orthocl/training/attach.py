@@ -256,7 +256,7 @@ def _check_optimizers(
     whole = method.overrides("transform") or (method.overrides("after_step") and method.uses_step)
     if len(optimizers) > 1 and whole:
         raise UnsupportedError(
-            f"{method.name} acts on the gradient or the step of all weights at once, which {len(optimizers)} optimizers "
+            f"{method.name} acts on the gradient or the step of all weights, which {len(optimizers)} optimizers "
             "take in parts: use one optimizer with a parameter group for each part"
         )
     for optimizer in optimizers:

@@ -241,7 +241,7 @@ def test_a_report_and_a_run_of_an_experiment_go_on_beside_a_damaged_record(tmp_p
     assert call(["report", str(file), "--out", str(tmp_path / "r.html"), *where]) == 0
     text = capsys.readouterr().err
     assert f"is the record of run {good}, not of {spoilt}" in text
-    assert "1 run to" in text
+    assert "1 run finished to" in text
     assert call(["run", str(file), "--jobs", "0", *where]) == 1, "one failure, with the reason"
     assert f"is the record of run {good}" in capsys.readouterr().err
     assert call(["runs", "doctor", "--quarantine", *where]) == 0

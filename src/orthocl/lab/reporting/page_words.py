@@ -9,8 +9,8 @@ MEANINGS = {
     "bwt": "final accuracy minus accuracy just after learning, over earlier tasks",
     "fwt": "accuracy just before learning a task minus that of the untrained network",
     "forgetting": "best accuracy before the last task minus the final one, over earlier tasks",
-    "seconds": "by the clock on the wall, on a machine that may have been busy; the section Cost is free of that",
-    "memory": "the most bytes that the method kept at any time",
+    "seconds": "by the clock on the wall, on a machine that may have been busy",
+    "memory": "the most bytes that the method kept at any time, caches included",
     "memorised": "how much the accuracy on remembered samples changed",
     "learning-accuracy": "mean accuracy on each task just after learning it",
 }
