@@ -73,24 +73,26 @@ def survey(
         with recording(recorded):
             outputs = read_outputs(empty, x, y, remember.outputs)
         remembered = remember.of(outputs, remember.stand_in(outputs) if y is None else y)
+        final = [
+            layer
+            for layer in recorded
+            if "weight" in layer.names and any(use.returned is outputs for use in layer.uses)
+        ]
+        for layer in final:
+            layer.single = True
         found = collector.sums(recorded, remembered)
         used = torch.autograd.grad(remembered.sum(), list(protected.values()), allow_unused=True)
     reached = {name for name, part in zip(protected, used, strict=True) if part is not None}
     called = {name for layer in recorded if layer.calls for name in layer.names.values()}
     # A weight that was used although its layer was not called will be differentiated sample by sample.
     found = [block for block in found if all(name in called or name not in reached for name in block.names)]
-    last = {
-        layer.names["weight"]
-        for layer in recorded
-        if remember.variant in ("gtl", "ave")
-        and "weight" in layer.names
-        and any(use.returned is outputs for use in layer.uses)
-    }
+    last = {layer.names["weight"] for layer in final if remember.variant in ("gtl", "ave")}
     covered = {name for block in found for name in block.names}
+    explicit = [name for name in protected if name not in covered]
     rest: list[Block] = [
         Dense((name,), (tuple(p.shape),), p.new_zeros(remembered.numel(), p.numel(), device="meta"))
         for name, p in protected.items()
-        if name not in covered
+        if name in explicit
     ]
     return [_kept(block, remembered.numel(), rules) for block in found] + rest, last
 
