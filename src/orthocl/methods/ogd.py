@@ -27,7 +27,7 @@ from orthocl.tangents.adapter import Adapter
 from orthocl.tangents.collect import Tangents, collect
 from orthocl.tangents.compress import Compression
 from orthocl.tangents.growing import grow_subspace
-from orthocl.tangents.planner import plan
+from orthocl.tangents.planner import planned
 from orthocl.tangents.remembering import TOKENS, Remembering, Variant
 from orthocl.tangents.subspace import Subspace
 
@@ -280,7 +280,7 @@ class OGD(Method):
         shown: Any = learner.to_model(inputs)
         if learner.task is not None:  # what is remembered may depend on the form of the targets
             shown = shown, learner.to_model(learner.samples(torch.tensor([0]))[1])
-        found = plan(
+        found = planned(
             learner.model,
             shown,
             tasks=tasks,

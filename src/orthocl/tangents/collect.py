@@ -26,9 +26,10 @@ from orthocl.nets.outputs import Outputs
 from orthocl.tangents import layers
 from orthocl.tangents.attention import same
 from orthocl.tangents.blocks import Block, Patches, added
+from orthocl.tangents.chunks import chunk_size, weighing
 from orthocl.tangents.common import common_parameters
 from orthocl.tangents.compress import Compression, compress
-from orthocl.tangents.dense_rows import per_sample_gradients
+from orthocl.tangents.dense_rows import per_sample_gradients, warn_of_price
 from orthocl.tangents.recording import Recorded, RecordedLayer, readable_layers, recorded_layers, recording
 from orthocl.tangents.remembering import TOKENS, Remembering, Variant, remembered_outputs
 from orthocl.tangents.single_positions import Derivative, at_one_position, stacked
@@ -50,9 +51,10 @@ __all__ = [
 # Disagreement with autograd above which a layer's rows are not trusted: relative to the layer's gradient, and
 # (for gradients that are zero up to rounding) relative to the whole gradient.
 AGREEMENT = {torch.float64: (1e-7, 1e-12), torch.float32: (2e-3, 3e-5)}
-CHUNK = 256
-# Fewer where all positions of all samples are processed together.
-COMPRESSED_CHUNK = 128
+
+
+# Samples that tell how much memory one of them takes: not one alone, whose axis models like to drop.
+WEIGHED = 2
 
 
 @dataclass(frozen=True)
@@ -97,12 +99,16 @@ class Collector:
     explicit: set[str] = field(default_factory=set)  # parameters that need per-sample gradients
     rules: Compression = field(default_factory=Compression)
     known: Mapping[tuple[str, ...], Block] = field(default_factory=dict)
-    expands: bool = True
-    """Whether what all samples share is given to each of them."""
+    samples: int | None = None
+    """Of all batches."""
+    expands: int = 2
+    """What of that which all samples share is given to each: 2 everything, 1 what has an axis of samples, 0 nothing."""
     common: set[nn.Module] = field(default_factory=set)
     """Embeddings whose rows of indices are those of every sample."""
     inputs_matter: bool = False
     """Whether inputs of positions that no remembered output depends on are wanted too."""
+    compared: bool = False
+    """Whether what is computed otherwise than by the model was compared with its own outputs."""
     confirmed: bool = False
     """Whether autograd has confirmed the rows of a batch."""
 
@@ -111,7 +117,7 @@ class Collector:
         found: list[Recorded] = list(readable_layers(self.model, self.parameters))
         read = {name for layer in found for name in layer.names.values()}
         if self.expands:
-            found += common_parameters(self.model, self.parameters, read)
+            found += common_parameters(self.model, self.parameters, read, missing=self.expands == 2)
         covered = {name for layer in found for name in layer.names.values()} - self.explicit
         self.explicit |= self.parameters.keys() - covered
         for layer in found:
@@ -165,26 +171,37 @@ class Collector:
         generator = torch.Generator().manual_seed(0)
         return torch.randn(remembered.shape, generator=generator, dtype=torch.float64).to(remembered)
 
+    def samples_at_once(self, x: Inputs, y: Targets) -> int:
+        """How many samples a batch should have, from the first few."""
+        few = slice(0, WEIGHED)
+        with weighing(self.model) as kept:
+            recorded, remembered = self.forward(take(x, few), take(y, few))
+        self.common = {layer.module for layer in recorded if layer.expanded}
+        derivatives = sum(use.z.numel() * use.z.element_size() for layer in recorded for use in layer.uses)
+        count, outputs = remembered.shape
+        return chunk_size(sum(kept.values()) // count, derivatives // count, outputs)
+
     def forward(self, x: Inputs, y: Targets) -> tuple[list[Recorded], Tensor]:
         """One forward pass, recorded: the layers, and the numbers to remember."""
-        recorded = self.layers()
+        recorded, first = self.layers(), not self.compared
         samples = sample_count(x) if self.expands else None
         try:
-            with recording(recorded, samples, compared=not self.confirmed):
+            with recording(recorded, samples, compared=first):
                 remembered = self.remember.checked(self.model, x, y)
         except Exception:  # of any kind: a copy for each sample is not what the model was written for
-            if self.confirmed or not any(layer.expanded for layer in recorded):
+            if not first or not any(layer.expanded for layer in recorded):
                 raise
-            return self._forward_unexpanded(x, y)
-        if not self.confirmed and any(layer.expanded for layer in recorded):
+            return self._forward_less_expanded(x, y)
+        if first and any(layer.expanded for layer in recorded):
             with torch.no_grad():
                 expected = self.remember(self.model, x, y)
             if not same(remembered, expected):
-                return self._forward_unexpanded(x, y)
+                return self._forward_less_expanded(x, y)
+        self.compared = True
         return recorded, remembered
 
-    def _forward_unexpanded(self, x: Inputs, y: Targets) -> tuple[list[Recorded], Tensor]:
-        self.expands = False
+    def _forward_less_expanded(self, x: Inputs, y: Targets) -> tuple[list[Recorded], Tensor]:
+        self.expands -= 1
         return self.forward(x, y)
 
     def sums(self, recorded: Sequence[Recorded], remembered: Tensor, *, last: bool = False) -> list[Block]:
@@ -239,6 +256,8 @@ class Collector:
         chosen = {name: parameter for name, parameter in self.parameters.items() if name in self.explicit}
         if not chosen:
             return []
+        if truth is not None:
+            warn_of_price(self.model, chosen, self.samples or sample_count(x), truth.weights.shape[1])
         try:
             found = per_sample_gradients(self.model, x, y, chosen, self.remember)
         except (RuntimeError, ValueError) as error:
@@ -308,7 +327,7 @@ def collect(
         outputs: (model, inputs) -> the outputs that are meant, or a dict of such functions: each is remembered.
         tokens: positions per sample for "tokens".
         dtype: storage type of the factors, by default that of the model.
-        chunk: samples per forward pass; by default as many as give a few hundred rows.
+        chunk: samples per forward pass; by default as many as give at most 256 rows, and fewer of large networks.
         compression: how much of the tangents to keep; by default all.
         earlier: tangents that these will join: layers keep their representations, and their bases are extended.
 
@@ -323,15 +342,11 @@ def collect(
             f"expected one target for each input, at least one, got {samples} and {sample_count(targets)}"
         )
     remember = Remembering(variant, outputs, tokens)
-    collector = Collector(model, parameters, remember, rules=compression or Compression())
-    size, pieces = max(1, chunk or (CHUNK if collector.rules.exact else COMPRESSED_CHUNK)), []
+    collector = Collector(model, parameters, remember, rules=compression or Compression(), samples=samples)
+    pieces: list[Tangents] = []
     known = [] if earlier is None else [earlier]
     with differentiable(model, parameters):
-        several = variant in ("all", "tokens") or isinstance(outputs, Mapping)
-        if several and chunk is None:  # every sample brings as many derivatives as outputs
-            one = slice(0, 1)
-            with torch.no_grad():
-                size = max(1, size // remember(model, take(inputs, one), take(targets, one)).shape[1])
+        size = chunk or (samples if samples <= WEIGHED else collector.samples_at_once(inputs, targets))
         for start in range(0, samples, size):
             if not collector.rules.exact and known:
                 collector.known = {block.names: block for block in known[-1].blocks}

@@ -54,11 +54,11 @@ class RecordedLayer:
 
     def _for_all(self, x: Tensor) -> bool:
         """Whether an embedding is looked up once for all samples."""
-        if not isinstance(self.module, nn.Embedding) or self.samples in (None, 1) or x.dim() == 0:
+        if not isinstance(self.module, nn.Embedding) or self.samples is None or x.dim() == 0:
             return False
         if x.dim() == 1:
             return self.common or len(x) != self.samples
-        return len(x) == 1
+        return len(x) == 1 < self.samples
 
     def watch(self, samples: int | None, *, compared: bool = True) -> Callable[[], None]:
         """Record the calls to come; returns what ends it.
