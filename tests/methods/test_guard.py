@@ -63,7 +63,7 @@ def ends(loop, momentum=0.0):
         with learner.learning(two):
             assert (learner.method.adapter is not None) == (engine == "auto")
             loop(learner, two)
-        assert learner.method.watch.report["leak"] < 1e-9
+        assert learner.method.watcher.report["leak"] < 1e-9
         found[engine] = weights(learner.model)
     return found
 
@@ -327,4 +327,4 @@ def test_another_precision_between_tasks(name, dtype):
     half = [w for w in said if "rounding the weights after each step" in str(w.message)]
     assert len(half) == (1 if dtype == torch.bfloat16 and learner.method.projects else 0)
     if dtype == torch.float64 and name == "ogd":
-        assert learner.method.watch.report["leak"] < 1e-6
+        assert learner.method.watcher.report["leak"] < 1e-6

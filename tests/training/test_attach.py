@@ -218,7 +218,7 @@ def test_the_adapter_takes_the_steps_of_projection_whatever_the_loop_does(distur
                     optimizer.step()
         assert used == (engine == "auto")
         ends[engine] = torch.cat([p.detach().reshape(-1) for p in model.parameters()])
-        assert learner.method.watch.report["leak"] < 1e-9
+        assert learner.method.watcher.report["leak"] < 1e-9
     torch.testing.assert_close(ends["auto"], ends["project"], rtol=0, atol=1e-9)
 
 

@@ -63,6 +63,8 @@ class OGD(Method):
             protected exactly, and its distance from the true tangents is among the monitors.
         worst_energy: share that is kept of every single tangent; 0 for no such condition.
         tokens: positions of each sample that variant "tokens" remembers, drawn from those with a target.
+        watch: whether the drift of a few tangents of every earlier task and the largest stable learning rate are
+            measured when a task ends, which is most of the time that leaving a task takes. The leak always is.
     """
 
     name: ClassVar[str] = "ogd"
@@ -78,6 +80,7 @@ class OGD(Method):
     energy: float = later(1.0)
     worst_energy: float = later(0.0)
     tokens: int = later(TOKENS)
+    watch: bool = later(True)
     minimum: ClassVar[Mapping[str, float]] = {
         "memory_per_task": 0,
         "input_cache": 0,
@@ -90,14 +93,17 @@ class OGD(Method):
     saved_adapter: dict[str, Any] | None = field(default=None, init=False, repr=False)
     """State of an adapter that `resume_task` will put back."""
     peak: int = field(default=0, init=False, repr=False)
-    watch: Watch = field(default_factory=Watch, init=False, repr=False)
+    watcher: Watch = field(default_factory=Watch, init=False, repr=False)
     remembered: dict[int, Tensor] = field(default_factory=dict, init=False, repr=False)
     """Task number -> positions of the remembered samples in its training data."""
+
+    def __post_init__(self) -> None:
+        self.watcher.on = self.watch
 
     def begin_task(self, learner: Learner) -> None:
         """Install the adapter where it is worthwhile."""
         self.compression(learner)  # an impossible share is rejected before anything is learnt
-        self.watch.begin(learner)
+        self.watcher.begin(learner)
         self.peak = 0
         # With other methods the gradient is not that of the loss alone, which is all that the adapter sees.
         # Nor where processes average their gradients and the adapter is not told.
@@ -152,7 +158,7 @@ class OGD(Method):
     def end_task(self, learner: Learner) -> None:
         """Measure how well the memory was protected, then remember the task."""
         self.remove_adapter(learner)
-        self.watch.end(learner, self.subspace, self.remembering(learner))
+        self.watcher.end(learner, self.subspace, self.remembering(learner))
         self.remember(learner)
 
     def remember(self, learner: Learner) -> None:
@@ -162,7 +168,7 @@ class OGD(Method):
         if len(piece):
             tangents = self.collect(learner, piece, self.earlier)
             self.ensure_subspace(learner).append(tangents, owner=piece.task)
-            self.watch.remember(piece, tangents)
+            self.watcher.remember(piece, tangents)
 
     def collect(self, learner: Learner, piece: Remembered, earlier: Tangents | None = None) -> Tangents:
         """Tangents of remembered samples at the current weights, through the head of their task.
@@ -246,7 +252,7 @@ class OGD(Method):
         """Tangents of the earlier outputs have zeros where the model has grown."""
         if self.subspace is not None:
             grow_subspace(self.subspace, learner.model, learner.parameters)
-            self.watch.grow(learner)
+            self.watcher.grow(learner)
         self.warn_of_new_layers(learner, earlier)
 
     def warn_of_new_layers(self, learner: Learner, earlier: Mapping[str, tuple[int, ...]]) -> None:
@@ -297,7 +303,7 @@ class OGD(Method):
     def monitor(self, learner: Learner) -> dict[str, float]:
         """Rank and size of the memory, leak, drift of the tangents, largest stable learning rate."""
         rank, size = (self.subspace.rank, self.subspace.size) if self.subspace else (0, 0)
-        found = {"rank": float(rank), "tangents": float(size), **self.watch.report}
+        found = {"rank": float(rank), "tangents": float(size), **self.watcher.report}
         errors = None if self.subspace is None or not size else self.subspace.errors
         if errors is not None:
             found |= {"error_mean": float(errors.mean()), "error_worst": float(errors.max())}
@@ -306,7 +312,7 @@ class OGD(Method):
     def nbytes(self) -> int:
         """Bytes of memory that the method takes, those of the adapter and its cache included."""
         adapter = 0 if self.adapter is None else self.adapter.nbytes
-        return adapter + (0 if self.subspace is None else self.subspace.nbytes) + self.watch.nbytes()
+        return adapter + (0 if self.subspace is None else self.subspace.nbytes) + self.watcher.nbytes()
 
     def snapshot(self) -> dict[str, Any]:
         """The tensors themselves: memories grow by new tensors, and a copy would double their size."""
@@ -325,7 +331,7 @@ class OGD(Method):
         if self.adapter is not None:  # a task that failed: the weights keep what they have learnt
             self.remove_adapter(learner)
         self.remembered, self.peak = dict(state["remembered"]), state["peak"]
-        self.watch.load_state_dict(state["watch"])
+        self.watcher.load_state_dict(state["watcher"] if "watcher" in state else state["watch"])
         self.subspace = None
         if state["subspace"] is not None:
             self.ensure_subspace(learner).load_state_dict(state["subspace"])
