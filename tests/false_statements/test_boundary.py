@@ -407,7 +407,7 @@ def test_a_normaliser_that_moves_is_named_with_what_it_changes():
     model[0].mean.copy_(before)
     then = old_outputs(model)
     model[0].mean.copy_(after)
-    chosen = learner.method.watch.probes[1][0].index  # measured on a few
+    chosen = learner.method.watcher.probes[1][0].index  # measured on a few
     effect = float((now - then)[chosen].norm() / then[chosen].norm())
     (warning,) = [text for text in said if "buffers" in text]
     assert (

@@ -138,7 +138,7 @@ def _pieces(method: Method) -> Sequence[Remembered]:
     if isinstance(method, Composite):
         found = {piece.task: piece for member in method.members.values() for piece in _pieces(member)}
         return list(found.values())
-    memory, watch = getattr(method, "memory", None), getattr(method, "watch", None)
+    memory, watch = getattr(method, "memory", None), getattr(method, "watcher", None)
     if isinstance(memory, SampleMemory):
         return list(memory)
     return [piece for piece, _ in watch.probes.values()] if isinstance(watch, Watch) else []
