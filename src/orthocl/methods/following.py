@@ -10,7 +10,7 @@ from torch import nn
 
 from orthocl.errors import SettingsError, StoreError, UnsupportedError, warn
 from orthocl.methods.saved_state import check_saved, check_saved_settings
-from orthocl.storage import converted
+from orthocl.storage import converted, moved
 from orthocl.tangents.growing import has_grown
 
 if TYPE_CHECKING:
@@ -55,11 +55,12 @@ def restore(learner: Learner, state: dict[str, Any]) -> None:
         raise StoreError(f"this state belongs to another model; protected parameters that differ: {odd[:4]}")
     check_saved_settings(state, method.settings())
     before, draws = method.state_dict(), learner.generator.get_state()
+    given = moved(state["state"], learner.device)
     try:
         if same:
-            method.load_state_dict(state["state"], learner)
+            method.load_state_dict(given, learner)
         else:
-            _restore_smaller(learner, state["state"], saved)
+            _restore_smaller(learner, given, saved)
         learner.generator.set_state(state["random"])
     except (LookupError, TypeError, AttributeError, ValueError, RuntimeError) as error:
         method.load_state_dict(before, learner)
@@ -68,12 +69,9 @@ def restore(learner: Learner, state: dict[str, Any]) -> None:
     learner.tasks_done = state["tasks_done"]
     task = state.get("task")
     if task is not None:  # saved in the middle of a task
-        like = next(iter(learner.parameters.values()))
-        learner.started_from = {name: at.to(like.device) for name, at in task["start"].items()}
-        moved = {name: at.to(like.device) for name, at in task["anchor"].items()}
-        learner.anchor = {
-            n: at for n, at in (learner.started_from | moved).items() if n in learner.parameters
-        }
+        learner.started_from = moved(dict(task["start"]), learner.device)
+        anchor = learner.started_from | moved(dict(task["anchor"]), learner.device)
+        learner.anchor = {name: at for name, at in anchor.items() if name in learner.parameters}
         learner.latest_task, learner.unprojected = task["number"], task["unprojected"]
 
 

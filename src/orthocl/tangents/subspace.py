@@ -288,7 +288,9 @@ class Subspace:
         if len(vectors) != len(self.names):
             raise DataError(f"expected a gradient of {len(self.names)} tensors, got {len(vectors)}")
         outside = [part.detach().clone() for part in vectors]
-        for _ in range(2 if self.tangents is not None else 0):
+        if self.tangents is None:
+            return outside
+        for _ in range(2):
             weights = self.solve(self.tangents.coefficients(outside))
             outside = [
                 part - more for part, more in zip(outside, self.tangents.combine(weights), strict=True)
@@ -306,8 +308,6 @@ class Subspace:
 
     def squares_inside(self, tangents: Tangents) -> Tensor:
         """Squared norm of the part of each tangent inside the span."""
-        if self.tangents is None:
-            return torch.zeros(tangents.rows, dtype=torch.float64)
         return self._factor.solve_lower(self._cross(tangents)).square().sum(0)
 
     # ---- saving
