@@ -141,8 +141,8 @@ class Adapter:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of memory besides those of the subspace: inverse, alpha, cached kernels."""
-        tensors = [self.alpha, self.gradient]
+        """Bytes of memory besides those of the subspace: inverse, alpha, starting weights, cached kernels."""
+        tensors = [self.alpha, self.gradient, *self._anchor]
         tensors += [] if self.velocity is None else [self.velocity]
         tensors += [block.deltas for block, _ in self.direct if isinstance(block, Factored)]
         own = sum(t.numel() * t.element_size() for t in tensors)
