@@ -56,6 +56,19 @@ def converted(value: Any, old: torch.dtype, new: torch.dtype) -> Any:
     return [converted(item, old, new) for item in value] if isinstance(value, list | tuple) else value
 
 
+def moved(value: Any, device: torch.device) -> Any:
+    """A nested state with its tensors on a device, but for positions in data sets, which stay in main memory."""
+    if isinstance(value, Tensor):
+        return value.to(device)
+    if isinstance(value, Mapping):
+        return {key: item if key in POSITIONS else moved(item, device) for key, item in value.items()}
+    return [moved(item, device) for item in value] if isinstance(value, list | tuple) else value
+
+
+POSITIONS = ("index", "places", "remembered")
+"""What states call positions of samples in a data set, and of rows among those that were given."""
+
+
 def tensor_bytes(value: Any) -> int:
     """Bytes taken by all tensors in a nested state."""
     if isinstance(value, Tensor):

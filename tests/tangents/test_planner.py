@@ -432,3 +432,13 @@ def test_remembered_plans_do_not_keep_their_networks():
     del model, outputs, parameters
     gc.collect()
     assert alive() is None
+
+
+def test_planning_leaves_batch_statistics_alone():
+    model = nn.Sequential(nn.Conv2d(2, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(16, 3))
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    for energy in (1.0, 0.9):
+        plan(model, torch.randn(8, 2, 4, 4), tasks=2, memory_per_task=8, energy=energy)
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, before[name]), name
+    assert model.training

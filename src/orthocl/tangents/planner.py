@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from orthocl.errors import DataError, SettingsError
 from orthocl.nets.heads import find_heads
 from orthocl.nets.inputs import Inputs, Targets, each_tensor, layout, sample_count, take, tensors
+from orthocl.nets.modes import evaluating
 from orthocl.nets.outputs import Outputs, read_outputs
 from orthocl.streams.batches import LABELS, SplitBatch, default_split
 from orthocl.tangents.blocks import Block, Factored, Patches
@@ -229,7 +230,7 @@ def _collected(
     few = take(inputs, slice(0, MEASURED))
     count = sample_count(few)
     if targets is None:
-        with torch.no_grad():
+        with evaluating(model), torch.no_grad():
             targets = remember.stand_in(read_outputs(model, few, None, remember.outputs))
     return collect(
         model,

@@ -306,8 +306,6 @@ class Subspace:
 
     def squares_inside(self, tangents: Tangents) -> Tensor:
         """Squared norm of the part of each tangent inside the span."""
-        if self.tangents is None:
-            return torch.zeros(tangents.rows, dtype=torch.float64)
         return self._factor.solve_lower(self._cross(tangents)).square().sum(0)
 
     # ---- saving

@@ -74,9 +74,9 @@ def attach(
         batch: a batch of your loader -> (inputs, targets). Inputs are a tensor (the model is called as model(x)), a
             tuple (model(*inputs)) or a dict (model(**inputs)). By default batches are (inputs, targets), (x, z, ...,
             targets) or dicts with "labels".
-        every: steps after which a projecting method restores its constraint. Above 1 it costs less, and the constraint
-            holds at every such step and at the end of a task; but in between gradients are taken elsewhere, so the
-            trajectory is another one.
+        every: steps after which a projecting method restores its constraint; with several optimizers, steps of any of
+            them. Above 1 it costs less, and the constraint holds at every such step and at the end of a task; but in
+            between gradients are taken elsewhere, so the trajectory is another one.
 
     Raises:
         UnsupportedError: if the method cannot keep its promise with this model and optimizer.

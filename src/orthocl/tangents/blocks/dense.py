@@ -136,7 +136,7 @@ class Block(ABC):
     def squares(self) -> Tensor:
         """Squared norms of the rows, in float64."""
         found = [self.dense(rows).double().square().sum(1) for rows in self._pieces()]
-        return torch.cat(found) if found else torch.zeros(0, dtype=torch.float64)
+        return torch.cat(found) if found else self.dense().new_zeros(0, dtype=torch.float64)
 
     def split(self) -> list[Dense]:
         """The same rows as one dense block per parameter."""
