@@ -4,7 +4,8 @@ all-MiniLM-L6-v2 (22.7 million parameters) with LoRA adapters of rank 8 learns s
 (QQP), each with its own head. Three lines protect the first task: the import, the callback, and `callbacks=[...]`.
 
 Needs, once: `pip install 'orthocl[integrations]'`, `orthocl data fetch all-minilm-l6-v2` (84 MB, Apache-2.0) and the
-texts (`orthocl data fetch text-stream` says where they belong). experiments/text.toml compares seven methods.
+texts, which are at no public address (`orthocl data fetch text-stream` says which file, and where it belongs).
+experiments/text.toml compares seven methods.
 """
 
 import tempfile

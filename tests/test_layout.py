@@ -6,9 +6,24 @@ import pytest
 
 TESTS = Path(__file__).parent
 SOURCE = TESTS.parent / "src" / "orthocl"
-SUBJECTS = {"bad_input", "chaos", "cluster", "conformance", "docs", "false_statements", "gallery", "theorems"}
+SUBJECTS = {
+    *(
+        "bad_input",
+        "chaos",
+        "cluster",
+        "conformance",
+        "devices",
+        "docs",
+        "false_statements",
+        "gallery",
+        "theorems",
+    ),
+}
 """Folders that test one subject throughout the library, not one of its packages."""
-WHOLE = {"cli/test_manners.py", "integrations/test_other_models.py", "lab/test_golden.py"}
+WHOLE = {
+    *("cli/test_manners.py", "integrations/test_other_models.py", "lab/test_golden.py"),
+    *("lab/test_committed_records.py", "methods/test_counted_steps.py", "methods/test_displacement.py"),
+}
 """Files that test a package as a whole, or what needs no module of its own."""
 
 

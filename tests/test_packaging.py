@@ -48,7 +48,10 @@ def test_the_wheel_runs_outside_of_the_source_tree(built, tmp_path):
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(site)
         names = archive.namelist()
-    assert any(name.endswith("licenses/LICENSE") for name in names)
+    for file in ("LICENSE", "mnist-mini.txt", "authors_cifar100.txt"):
+        assert any("licenses/" in name and name.endswith(f"/{file}") for name in names), file
+    (metadata,) = (name for name in names if name.endswith(".dist-info/METADATA"))
+    assert "\nLicense-Expression: MIT AND CC-BY-SA-3.0\n" in (site / metadata).read_text()
     licence = (site / "orthocl" / "streams" / "datasets" / "mnist-mini.txt").read_text()
     assert "Attribution-Share Alike" in licence
     environment = {**os.environ, "PYTHONPATH": str(site), "OMP_NUM_THREADS": "1"}

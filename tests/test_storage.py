@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 
 import pytest
 import torch
@@ -11,11 +12,13 @@ from orthocl.errors import StoreError
 from orthocl.storage import (
     check_seal,
     create_atomically,
+    output_file,
     parse_json,
     read_file,
     read_state,
     sealed,
     write_atomically,
+    write_output,
     write_state,
 )
 
@@ -81,9 +84,10 @@ def test_a_truncated_state_is_noticed(file, share):
         read_state(file)
 
 
-def test_files_of_earlier_versions_are_read_as_they_are(tmp_path):
+def test_a_state_without_a_checksum_is_not_believed(tmp_path):
     save_file({"/a": torch.ones(2)}, tmp_path / "old", {"orthocl": json.dumps({"a": {"__tensor__": "/a"}})})
-    assert torch.equal(read_state(tmp_path / "old", owner="any")["a"], torch.ones(2))
+    with pytest.raises(StoreError, match="has no checksum"):
+        read_state(tmp_path / "old")
 
 
 def test_equal_states_are_equal_files(tmp_path):
@@ -105,16 +109,19 @@ def test_a_later_format_is_refused(tmp_path):
         read_state(tmp_path / "new")
 
 
-@pytest.mark.parametrize(
-    "skeleton", ['{"a": {"__tensor__": "/b"}}', "[", "5", '{"a": {"__tensor__": []}}', "[" * 9999]
-)
-def test_a_skeleton_of_the_wrong_shape_is_damage(tmp_path, skeleton):
-    save_file({"/a": torch.ones(2)}, tmp_path / "odd", {"orthocl": skeleton})
-    if skeleton == "5":
-        assert read_state(tmp_path / "odd") == 5
-    else:
+def test_a_skeleton_that_names_what_is_not_there_is_damage(tmp_path, monkeypatch):
+    monkeypatch.setattr("orthocl.storage._pack", lambda value, path, tensors: value)
+    for number, skeleton in enumerate(({"a": {"__tensor__": "/b"}}, {"a": {"__tensor__": []}}, {"#x": 1})):
+        write_state(tmp_path / str(number), skeleton)
         with pytest.raises(StoreError, match="damaged"):
-            read_state(tmp_path / "odd")
+            read_state(tmp_path / str(number))
+
+
+@pytest.mark.parametrize("metadata", ["[", "5", "[]", "[" * 9999])
+def test_metadata_of_the_wrong_shape_are_damage(tmp_path, metadata):
+    save_file({"/a": torch.ones(2)}, tmp_path / "odd", {"orthocl": metadata})
+    with pytest.raises(StoreError, match=r"damaged|has no checksum"):
+        read_state(tmp_path / "odd")
 
 
 def test_plain_weights_are_not_a_state(tmp_path):
@@ -173,13 +180,59 @@ def test_a_name_that_is_too_long_is_an_error_of_the_store(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_an_output_is_written_through_links_and_keeps_its_permissions(tmp_path):
+    target, link = tmp_path / "folder" / "target", tmp_path / "link"
+    target.parent.mkdir()
+    target.write_text("old")
+    target.chmod(0o600)
+    link.symlink_to(target)
+    write_output(link, b"new")
+    assert link.is_symlink()
+    assert target.read_bytes() == b"new"
+    assert stat.S_IMODE(target.stat().st_mode) == 0o600
+    dangling = tmp_path / "dangling"
+    dangling.symlink_to(tmp_path / "made")
+    write_output(dangling, b"new")
+    assert (tmp_path / "made").read_bytes() == b"new"
+    assert sorted(each.name for each in tmp_path.rglob("*")) == [
+        "dangling",
+        "folder",
+        "link",
+        "made",
+        "target",
+    ]
+
+
+def test_an_output_never_replaces_what_is_no_file(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "device").symlink_to("/dev/null")
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    (tmp_path / "folder").mkdir()
+    for name in ("pipe", "device", "loop", "folder"):
+        with pytest.raises(StoreError, match=r"not a regular file|Nothing was changed"):
+            write_output(tmp_path / name, b"new")
+    for path in ("/dev/null", "a\0b", "x" * 5000):
+        with pytest.raises(StoreError, match=r"not a regular file|Nothing was changed"):
+            output_file(path)
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["device", "folder", "loop", "pipe"]
+
+
+def test_files_of_a_store_are_not_written_through_links(tmp_path):
+    (tmp_path / "elsewhere").write_text("mine")
+    (tmp_path / "f").symlink_to(tmp_path / "elsewhere")
+    write_atomically(tmp_path / "f", b"new")
+    assert (tmp_path / "elsewhere").read_text() == "mine"
+    assert (tmp_path / "f").read_text() == "new"
+
+
 def test_sealed_values(tmp_path):
     values = sealed({"b": [1.5, None], "a": {"x": "ü"}})
     text = json.dumps(values)
     check_seal(parse_json(text.encode(), tmp_path), tmp_path)
     with pytest.raises(StoreError, match="its own checksum"):
         check_seal(parse_json(text.replace("1.5", "1.25").encode(), tmp_path), tmp_path)
-    check_seal({"a": 1}, tmp_path)  # of an earlier version
+    with pytest.raises(StoreError, match="has no checksum"):
+        check_seal({"a": 1}, tmp_path)
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"\xff", b"[]", b"3", b"[" * 100_000])

@@ -7,16 +7,20 @@ smallest value where one is given. Errors say which setting, what was expected a
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass
-from functools import lru_cache
+from functools import lru_cache, wraps
 from inspect import Parameter, signature
 from types import NoneType, UnionType
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
-from orthocl.errors import SettingsError, unknown_name
+import numpy as np
+
+from orthocl.errors import SettingsError, shortened, unknown_name
 
 Made = TypeVar("Made")
+Function = TypeVar("Function", bound=Callable[..., Any])
 NUMBERS = (int, float)
 
 
@@ -37,14 +41,46 @@ def check_value(
         choices = [choice for option in _options(hint) for choice in _literals(option)]
         if isinstance(value, str) and choices and all(isinstance(choice, str) for choice in choices):
             raise unknown_name(what, value, choices)
-        raise SettingsError(f"{what} must be {_describe(hint)}, got {value!r}")
+        raise SettingsError(f"{what} must be {_describe(hint)}, got {shortened(repr(value), 300)}")
     if isinstance(value, NUMBERS) and not isinstance(value, bool):
         if not _finite(value):
             raise SettingsError(f"{what} must be a finite number, got {str(value)[:40]}")
         if minimum is not None and not value >= minimum:
-            raise SettingsError(f"{what} must be at least {minimum:g}, got {value}")
+            raise SettingsError(f"{what} must be at least {minimum:g}, got {shortened(str(value), 300)}")
         if maximum is not None and not value <= maximum:
-            raise SettingsError(f"{what} must be at most {maximum:g}, got {value}")
+            raise SettingsError(f"{what} must be at most {maximum:g}, got {shortened(str(value), 300)}")
+
+
+def whole_number(what: str, value: object, minimum: int | None = None) -> int:
+    """A whole number, which may be one of NumPy or of a tensor, as Python's own.
+
+    >>> whole_number("seed", 3)
+    3
+    >>> whole_number("seed", 1.5)
+    Traceback (most recent call last):
+    orthocl.errors.SettingsError: seed must be int, got 1.5
+    """
+    try:
+        number = None if isinstance(value, bool) else operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        number = None
+    check_value(what, value if number is None else number, int, minimum)
+    return int(number)  # type: ignore[arg-type]  # it has been checked
+
+
+def check_function(what: str, value: object, example: str) -> None:
+    """Reject what cannot be called, and classes, of which an instance was meant.
+
+    >>> check_function("loss", 5, "(outputs, targets) -> mean loss")
+    Traceback (most recent call last):
+    orthocl.errors.SettingsError: loss must be a function, (outputs, targets) -> mean loss, got 5
+    """
+    if isinstance(value, type):
+        raise SettingsError(
+            f"{what} must be a function, {example}, got the class {value.__name__}: call it first"
+        )
+    if not callable(value):
+        raise SettingsError(f"{what} must be a function, {example}, got {shortened(repr(value))}")
 
 
 def check_names(what: str, values: Mapping[str, object], known: Collection[str]) -> None:
@@ -104,6 +140,62 @@ def check_arguments(
         check_value(f"{what}: {key}", value, known[key])
 
 
+def checked(*, besides: Collection[str] = ()) -> Callable[[Function], Function]:
+    """For a public function: its arguments are checked where they enter, as far as their types are simple.
+
+    Checked are numbers, switches, text, choices, and objects of this library. Arguments that may be more than that,
+    such as tensors and functions, are checked by whoever reads them, and those named in `besides` by the function
+    itself. A number of numpy counts as a number.
+
+    >>> @checked()
+    ... def half(value: float, times: int | None = None) -> float: ...
+    >>> half("2")
+    Traceback (most recent call last):
+    orthocl.errors.SettingsError: value must be float, got '2'
+    """
+
+    def decorate(function: Function) -> Function:
+        shape = signature(function)
+
+        @wraps(function)
+        def call(*values: Any, **named: Any) -> Any:
+            given = shape.bind(*values, **named).arguments
+            hints = _strict_hints(function)
+            for name in given.keys() - {*besides}:
+                if name in hints and _is_simple(hints[name]):
+                    value = given[name]
+                    check_value(name, value.item() if isinstance(value, np.generic) else value, hints[name])
+            return function(*values, **named)
+
+        return cast(Function, call)
+
+    return decorate
+
+
+def check_fields(made: object, *, besides: Collection[str] = ()) -> None:
+    """The same for the fields of a dataclass, from its `__post_init__`."""
+    for name, hint in field_types(type(made)).items():
+        if name not in besides and _is_simple(hint):
+            check_value(name, getattr(made, name), hint)
+
+
+def _is_simple(hint: Any) -> bool:
+    return all(_is_simple_one(option) for option in _options(hint))
+
+
+def _is_simple_one(option: Any) -> bool:
+    own = isinstance(option, type) and option.__module__.partition(".")[0] == "orthocl"
+    if own and not getattr(option, "_is_protocol", False):
+        return True
+    return option in (int, float, bool, str, NoneType, None) or get_origin(option) is Literal
+
+
+@lru_cache(maxsize=256)
+def _strict_hints(function: Any) -> dict[str, Any]:
+    """The declared types; one that cannot be resolved is an error, or nothing would be checked."""
+    return get_type_hints(function)
+
+
 def argument_types(function: Callable[..., object], *, besides: Collection[str] = ()) -> dict[str, Any]:
     """Arguments that can be given by name, with their declared types."""
     target: Any = vars(function).get("__init__", function) if isinstance(function, type) else function
@@ -114,9 +206,39 @@ def argument_types(function: Callable[..., object], *, besides: Collection[str] 
     named = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
     return {
         name: hints.get(name, Any)
-        for name, parameter in signature(function).parameters.items()
+        for name, parameter in parameters_of(function).items()
         if parameter.kind in named and name not in besides
     }
+
+
+def parameters_of(function: Callable[..., object]) -> Mapping[str, Parameter]:
+    """The arguments that a function takes.
+
+    Raises:
+        SettingsError: it does not say, as some functions that are not written in Python.
+    """
+    try:
+        return signature(function).parameters
+    except (TypeError, ValueError) as error:
+        name = getattr(function, "__name__", type(function).__name__)
+        raise SettingsError(
+            f"{name} does not say which arguments it takes: wrap it in a function of your own"
+        ) from error
+
+
+def required_arguments(function: Callable[..., object]) -> list[str]:
+    """Arguments without which a function cannot be called.
+
+    >>> def build(width, depth=2, **others): ...
+    >>> required_arguments(build)
+    ['width']
+    """
+    variable = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
+    return [
+        name
+        for name, parameter in parameters_of(function).items()
+        if parameter.default is Parameter.empty and parameter.kind not in variable
+    ]
 
 
 def defaults(function: Callable[..., object], *, besides: Collection[str] = ()) -> dict[str, Any]:
@@ -128,7 +250,7 @@ def defaults(function: Callable[..., object], *, besides: Collection[str] = ()) 
     """
     return {
         name: parameter.default
-        for name, parameter in signature(function).parameters.items()
+        for name, parameter in parameters_of(function).items()
         if parameter.default is not Parameter.empty and name not in besides
     }
 
@@ -166,7 +288,7 @@ def _fits(value: object, hint: Any) -> bool:
 def _fits_one(value: object, option: Any) -> bool:
     origin = get_origin(option)
     if origin is Literal:
-        return value in get_args(option)
+        return any(isinstance(value, type(choice)) and value == choice for choice in get_args(option))
     if option is Any or isinstance(option, TypeVar):
         return True
     if option is NoneType or option is None:

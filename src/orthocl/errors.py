@@ -5,7 +5,9 @@ from __future__ import annotations
 import difflib
 import sys
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+
+LONGEST_NAME = 300
 
 
 class OrthoclError(Exception):
@@ -53,14 +55,38 @@ def _passed_through(module: str) -> bool:
     return module.partition(".")[0] in ("orthocl", "torch", "contextlib")
 
 
-def unknown_name(kind: str, name: str, choices: Iterable[str], also: str = "") -> SettingsError:
+def shortened(text: str, most: int = 80) -> str:
+    """A text of somebody else, such as a mistyped name, cut to a length that a message can hold.
+
+    >>> shortened("a" * 100, 5)
+    'aaaaa...'
+    """
+    return text if len(text) <= most else f"{text[:most]}..."
+
+
+def unknown_name(kind: str, name: object, choices: Iterable[str], also: str = "") -> SettingsError:
     """An error for an unknown name, with the nearest known one first and, if given, an alternative.
 
     >>> print(unknown_name("method", "odg", ["ogd", "sgd"]))
     unknown method 'odg': did you mean 'ogd'? The choices are: ogd, sgd
+    >>> print(unknown_name("method", "OGD", ["ogd", "sgd"]))
+    unknown method 'OGD': did you mean 'ogd'? The choices are: ogd, sgd
     """
     known = sorted(choices)
-    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-    hint = f"did you mean {near[0]!r}? The" if near else "the"
+    near = _nearest(name, known) if isinstance(name, str) else ""
+    hint = f"did you mean {near!r}? The" if near else "the"
     end = f"; {also}" if also else ""
-    return SettingsError(f"unknown {kind} {name!r}: {hint} choices are: {', '.join(known) or 'none'}{end}")
+    given = shortened(repr(name))
+    return SettingsError(f"unknown {kind} {given}: {hint} choices are: {', '.join(known) or 'none'}{end}")
+
+
+def _nearest(name: str, known: Sequence[str]) -> str:
+    """The known name that was probably meant, or ""."""
+    if len(name) > LONGEST_NAME:  # comparing takes the square of the length
+        return ""
+    lower = {each.lower(): each for each in known}
+    if name.lower() in lower:
+        return lower[name.lower()]
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    near = near or difflib.get_close_matches(name.lower(), lower, n=1, cutoff=0.5)
+    return lower.get(near[0].lower(), near[0]) if near else ""

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import unicodedata
+from collections.abc import Sequence
+
+STEERING = ("Cc", "Cf", "Cs")
 
 
 def counted(number: int, thing: str) -> str:
@@ -12,6 +15,15 @@ def counted(number: int, thing: str) -> str:
     ('1 run', '1,200 tasks', '0 seeds')
     """
     return f"{number} {thing}" if number == 1 else f"{number:,} {thing}s"
+
+
+def joined(names: Sequence[str]) -> str:
+    """Names as a sentence lists them.
+
+    >>> joined(["a"]), joined(["a", "b", "c"])
+    ('a', 'a, b and c')
+    """
+    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
 
 
 def size_text(count: float) -> str:
@@ -43,17 +55,23 @@ def time_text(seconds: float) -> str:
     return f"{minutes // 60} h {minutes % 60} min"
 
 
+def without_control(text: str) -> str:
+    r"""A text without characters that steer a terminal or turn the direction of writing; its lines stay.
+
+    >>> without_control("red\x1b[31m\nline")
+    'red�[31m\nline'
+    """
+    return text if text.isprintable() else "".join(map(_steering_nothing, text))
+
+
 def plain_text(text: object) -> str:
     r"""A label on one line and without characters that steer a terminal or turn the direction of writing.
 
     >>> plain_text("red\x1b[31m\nline"), plain_text("ogd+ $x$")
     ('red�[31m line', 'ogd+ $x$')
     """
-    return "".join(
-        " "
-        if letter in "\n\r\t"
-        else "\ufffd"
-        if unicodedata.category(letter) in ("Cc", "Cf", "Cs")
-        else letter
-        for letter in str(text)
-    )
+    return "".join(" " if letter in "\n\r\t" else _steering_nothing(letter) for letter in str(text))
+
+
+def _steering_nothing(letter: str) -> str:
+    return "\ufffd" if letter not in "\n\t" and unicodedata.category(letter) in STEERING else letter

@@ -22,6 +22,7 @@ MARKERS = "osD^vP*X"
 METHODS = {
     "sgd": (GREY, "o"),
     "stable-sgd": ("#666666", "X"),
+    "stable-sgd-plain": ("#b3b3b3", "X"),
     "joint": (INK, "*"),
     "ewc": (BLUE, "s"),
     "si": (SKY, "^"),
@@ -41,6 +42,9 @@ METHODS = {
     "orfit": ("#a6611a", "^"),
 }
 
+OWN = ("#e6007e", "#1f1fff", "#7a0026", "#00c2d1")
+"""For methods of a user's own: strong colours that no method above has."""
+
 
 def method_style(label: str) -> tuple[str, str]:
     """Colour and marker of a method; those of an unknown one depend on its label alone.
@@ -52,7 +56,7 @@ def method_style(label: str) -> tuple[str, str]:
     if name in METHODS:
         return METHODS[name]
     number = zlib.crc32(name.encode())
-    return COLOURS[number % len(COLOURS)], MARKERS[number // len(COLOURS) % len(MARKERS)]
+    return OWN[number % len(OWN)], MARKERS[number // len(OWN) % len(MARKERS)]
 
 
 def alike_before(labels: Sequence[str], label: str) -> int:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 from orthocl.errors import StoreError, unknown_name
 from orthocl.formatting import plain_text
 from orthocl.palette import INK
+from orthocl.storage import write_output
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
@@ -136,11 +137,14 @@ def save_figure(figure: Figure, path: str | Path) -> Path:
     """Write a figure; the suffix says how: .svg, .pdf or .png. Its folder is created if needed."""
     path = Path(path)
     suffix = check_suffix(path)
+    out = io.BytesIO()
+    _save(figure, out, suffix)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        _save(figure, path, suffix)
-    except OSError as error:
-        raise StoreError(f"cannot write {path}: {error.strerror}") from error
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise StoreError(f"cannot write {str(path)[:200]!r}: {reason}") from error
+    write_output(path, out.getvalue())
     return path
 
 
@@ -155,7 +159,7 @@ def figure_svg(figure: Figure) -> str:
     return text[text.index("<svg") :].replace(INK, "currentColor")
 
 
-def _save(figure: Figure, out: Path | io.StringIO, suffix: str) -> None:
+def _save(figure: Figure, out: io.BytesIO | io.StringIO, suffix: str) -> None:
     """No date or random ids, so that equal figures give equal files; text stays text in SVG, letters in PDF."""
     from matplotlib import rc_context
 

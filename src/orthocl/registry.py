@@ -68,6 +68,7 @@ class Registry(Mapping[str, T]):
         kind: such as "method".
         builtin: name -> the part, or "module:Object" to import it when it is first asked for.
         adapt: turns what a spec refers to into a part, or raises SettingsError with what was expected.
+        unlisted: names that are found, so that what was made with them can be read, but that no list offers.
 
     >>> sizes = Registry("size", {"small": 1, "large": 10})
     >>> sizes["large"], sorted(sizes)
@@ -80,9 +81,14 @@ class Registry(Mapping[str, T]):
     """
 
     def __init__(
-        self, kind: str, builtin: Mapping[str, T | str], adapt: Callable[[Any, str], T] | None = None
+        self,
+        kind: str,
+        builtin: Mapping[str, T | str],
+        adapt: Callable[[Any, str], T] | None = None,
+        unlisted: tuple[str, ...] = (),
     ):
         self.kind = kind
+        self._unlisted = unlisted
         self._builtin = dict(builtin)
         self._adapt = adapt
         self._added: dict[str, Part[T]] = {}
@@ -95,7 +101,8 @@ class Registry(Mapping[str, T]):
         return spec in self._builtin or spec in self._added or spec in self._announced()
 
     def __iter__(self) -> Iterator[str]:
-        return iter(dict.fromkeys([*self._builtin, *self._announced(), *self._added]))
+        names = dict.fromkeys([*self._builtin, *self._announced(), *self._added])
+        return (name for name in names if name not in self._unlisted)
 
     def __len__(self) -> int:
         return sum(1 for _ in self)

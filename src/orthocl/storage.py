@@ -1,7 +1,7 @@
 """State on disk: nested dicts of tensors and JSON values as one safetensors file, written atomically, no pickle.
 
 Every file carries a checksum of its content, and files of a run the run's id as their owner. Both are verified whenever
-a file is read; files of earlier versions, which have neither, are read as they are.
+a file is read, and a file without them is refused.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SavedState = dict[str, Any]
 _TENSOR = "__tensor__"
 _SEAL, _SKELETON = "__seal__", "__skeleton__"
 FORMAT = 2
-"""Version of the format of state files; those of version 1 have no seal."""
+"""Version of the format of state files. Version 1, from before the first release, had no seal and is not read."""
 
 
 def export_state(value: Any, *, copy: bool = True) -> Any:
@@ -54,6 +54,19 @@ def converted(value: Any, old: torch.dtype, new: torch.dtype) -> Any:
             for key, item in value.items()
         }
     return [converted(item, old, new) for item in value] if isinstance(value, list | tuple) else value
+
+
+def moved(value: Any, device: torch.device) -> Any:
+    """A nested state with its tensors on a device, but for positions in data sets, which stay in main memory."""
+    if isinstance(value, Tensor):
+        return value.to(device)
+    if isinstance(value, Mapping):
+        return {key: item if key in POSITIONS else moved(item, device) for key, item in value.items()}
+    return [moved(item, device) for item in value] if isinstance(value, list | tuple) else value
+
+
+POSITIONS = ("index", "places", "remembered")
+"""What states call positions of samples in a data set, and of rows among those that were given."""
 
 
 def tensor_bytes(value: Any) -> int:
@@ -98,6 +111,31 @@ def write_atomically(path: Path, content: bytes, *, check: Callable[[], object] 
         os.replace(partial, path)
 
 
+def output_file(path: str | Path) -> Path:
+    """Where a file that a person named is written: links are followed, and only a regular file is replaced.
+
+    Files of a store are not written through links: a store may come from somebody else.
+
+    Raises:
+        StoreError: there is something else, such as a folder, a pipe or a device.
+    """
+    try:
+        target = Path(os.path.realpath(path))
+        if not stat.S_ISREG(os.stat(target).st_mode):
+            raise StoreError(f"{path} is not a regular file: give another name for the output")
+    except FileNotFoundError:
+        pass
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise StoreError(f"cannot write {str(path)[:200]!r}: {reason}. Nothing was changed.") from error
+    return target
+
+
+def write_output(path: str | Path, content: bytes) -> None:
+    """Write a file that a person named, see `output_file`, whole or not at all; it keeps its permissions."""
+    write_atomically(output_file(path), content)
+
+
 def create_atomically(path: Path, content: bytes, *, check: Callable[[], object] | None = None) -> bool:
     """Like `write_atomically`, but never over a file that exists: returns whether the file is the one given here."""
     with _partial(path, content) as partial:
@@ -120,6 +158,7 @@ def _partial(path: Path, content: bytes) -> Iterator[Path]:
     partial = path.parent / f".{path.name[:200]}.{secrets.token_hex(6)}.partial"
     try:
         with open(partial, "wb") as file:
+            _keep_permissions(path, file.fileno())
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
@@ -129,6 +168,14 @@ def _partial(path: Path, content: bytes) -> Iterator[Path]:
     finally:
         with suppress(OSError):
             partial.unlink()
+
+
+def _keep_permissions(path: Path, file: int) -> None:
+    """Give a file those of the one that it will replace, if there is one."""
+    with suppress(FileNotFoundError, NotADirectoryError):
+        found = os.lstat(path)
+        if stat.S_ISREG(found.st_mode):
+            os.fchmod(file, stat.S_IMODE(found.st_mode))
 
 
 def read_file(path: Path) -> bytes:
@@ -160,8 +207,10 @@ def parse_json(content: bytes, path: Path) -> dict[str, Any]:
 
 
 def check_seal(values: Mapping[str, Any], path: Path) -> None:
-    """Reject values that do not match their checksum, see `sealed`; those of earlier versions have none."""
-    if "checksum" in values and values["checksum"] != _json_checksum(values):
+    """Reject values that have no checksum, or do not match it, see `sealed`."""
+    if "checksum" not in values:
+        raise StoreError(f"{path} is damaged: it has no checksum")
+    if values["checksum"] != _json_checksum(values):
         raise StoreError(f"{path} is damaged: it does not match its own checksum")
 
 
@@ -191,12 +240,8 @@ def read_state(path: str | Path, *, owner: str = "") -> SavedState:
             values = json.loads((file.metadata() or {})["orthocl"])
             # Cloned, because tensors in the file's buffer may be unaligned, and rounding may depend on that.
             tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
-        if isinstance(values, dict) and (
-            _SEAL in values or _SKELETON in values
-        ):  # neither in earlier versions
-            _check_seal(path, values, tensors, owner)
-            values = values[_SKELETON]
-        state: SavedState = _unpack(values, tensors)
+        _check_seal(path, values, tensors, owner)
+        state: SavedState = _unpack(values[_SKELETON], tensors)
         return state
     except FileNotFoundError as error:
         raise StoreError(f"no such file: {path}") from error
@@ -217,6 +262,10 @@ def read_state(path: str | Path, *, owner: str = "") -> SavedState:
 def _check_seal(
     path: str | Path, values: Mapping[str, Any], tensors: Mapping[str, Tensor], owner: str
 ) -> None:
+    if _SEAL not in values:
+        raise StoreError(
+            f"{path} has no checksum, so nobody can tell whether it was changed: delete it, and make it again"
+        )
     seal = values[_SEAL]
     if seal["format"] != FORMAT:
         raise StoreError(

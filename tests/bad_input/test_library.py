@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from rich.console import Console
@@ -22,6 +23,9 @@ from orthocl.tangents.planner import plan
 from orthocl.training import TrainSettings
 
 MODEL = nn.Linear(4, 2)
+
+
+DATA = TensorDataset(torch.ones(4, 4), torch.zeros(4).long())
 
 
 def sgd(model=MODEL):
@@ -46,6 +50,70 @@ CALLS = {
         lambda: attach(orthocl.OGD(), MODEL, sgd(), batch_norm="x"),
         SettingsError,
         "batch_norm policy",
+    ),
+    "attach: loss": (
+        lambda: attach(orthocl.OGD(), MODEL, sgd(), loss=5),
+        SettingsError,
+        "loss must be a function",
+    ),
+    "attach: a class of losses": (
+        lambda: attach(orthocl.OGD(), MODEL, sgd(), loss=nn.MSELoss),
+        SettingsError,
+        "got the class MSELoss: call it first",
+    ),
+    "attach: batch": (
+        lambda: attach(orthocl.OGD(), MODEL, sgd(), batch=5),
+        SettingsError,
+        "batch must be a function",
+    ),
+    "attach: seed": (
+        lambda: attach(orthocl.OGD(), MODEL, sgd(), seed=float("nan")),
+        SettingsError,
+        "seed must be int, got nan",
+    ),
+    "attach: seed, a truth": (
+        lambda: attach(orthocl.OGD(), MODEL, sgd(), seed=True),
+        SettingsError,
+        "seed must be int",
+    ),
+    "attach: tasks": (
+        lambda: attach(orthocl.OGD(), MODEL, sgd(), tasks=float("nan")),
+        SettingsError,
+        "tasks must be int, got nan",
+    ),
+    "attach: no tasks": (
+        lambda: attach(orthocl.OGD(), MODEL, sgd(), tasks=0),
+        SettingsError,
+        "tasks must be at least 1",
+    ),
+    "attach: protect a number": (
+        lambda: attach(orthocl.OGD(), MODEL, sgd(), protect=5),
+        SettingsError,
+        "protect must be names of parameters",
+    ),
+    "attach: protect numbers": (
+        lambda: attach(orthocl.OGD(), MODEL, sgd(), protect=["weight", 5]),
+        SettingsError,
+        "got a int",
+    ),
+    "attach: batch_norm of another type": (
+        lambda: attach(orthocl.OGD(), MODEL, sgd(), batch_norm=[]),
+        SettingsError,
+        "batch_norm policy",
+    ),
+    "learning: a head where there are none": (
+        lambda: attach(orthocl.OGD(), MODEL, sgd()).learning(DATA, head="nope").__enter__(),
+        SettingsError,
+        "this model has no heads",
+    ),
+    "learning: sparse inputs": (
+        lambda: (
+            attach(orthocl.OGD(), MODEL, sgd())
+            .learning(TensorDataset(torch.eye(4).to_sparse(), torch.zeros(4).long()))
+            .__enter__()
+        ),
+        OrthoclError,
+        "must be dense",
     ),
     "attach: protect": (lambda: attach(orthocl.OGD(), MODEL, sgd(), protect=["zzz"]), OrthoclError, "zzz"),
     "method: unknown": (lambda: make_method("odg"), SettingsError, "did you mean 'ogd'"),
@@ -121,6 +189,12 @@ CALLS = {
 def test_calls(make, kind, words):
     with pytest.raises(kind, match=words):
         make()
+
+
+def test_whole_numbers_of_other_libraries_are_welcome():
+    one, other = (attach(orthocl.OGD(), MODEL, sgd(), seed=seed, tasks=seed) for seed in (np.int64(3), 3))
+    assert torch.equal(one.generator.get_state(), other.generator.get_state())
+    assert one.tasks_expected == 3
 
 
 # ---- memory files -----------------------------------------------------------------------------------------------

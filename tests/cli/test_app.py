@@ -112,7 +112,7 @@ def test_long_work_says_what_it_does_on_terminals_alone(monkeypatch):
 
     for terminal in (True, False):
         file = io.StringIO()
-        monkeypatch.setattr(options, "Console", lambda **_: Console(file=file, force_terminal=terminal))  # noqa: B023
+        monkeypatch.setattr(options, "Terminal", lambda **_: Console(file=file, force_terminal=terminal))  # noqa: B023
         with options.working("thinking"):
             pass
         assert ("thinking ..." in file.getvalue()) == terminal

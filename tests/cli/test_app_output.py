@@ -11,6 +11,8 @@ import pytest
 
 from orthocl.cli import app
 from orthocl.cli import list as listing
+from orthocl.cli.app import call
+from orthocl.cli.output import Terminal
 
 
 def failing(error):
@@ -59,3 +61,19 @@ def test_a_full_output_and_a_closed_pipe():
     assert "Traceback" not in done.stderr
     line = f'set -o pipefail; "{sys.executable}" -m orthocl list metrics | head -c 1'
     assert subprocess.run(["bash", "-c", line], capture_output=True, check=False).returncode == 0
+
+
+def test_no_name_or_path_steers_the_terminal(capsys):
+    for line in (
+        ["runs", "list", "--store", "x\x1b[31m"],
+        ["run", "\x9b31m.toml"],
+        ["run", "--seed", "\x1b]0;a\x07"],
+    ):
+        call(line)
+        captured = capsys.readouterr()
+        assert not set("\x1b\x9b\x07") & set(captured.out + captured.err)
+
+
+def test_colours_remain(capsys):
+    Terminal(force_terminal=True, color_system="standard").print("[red]a[/]\x1bb", highlight=False)
+    assert capsys.readouterr().out == "\x1b[31ma\x1b[0m\ufffdb\n"

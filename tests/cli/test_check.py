@@ -66,3 +66,57 @@ def test_files_that_cannot_be_used_are_named(tmp_path):
     wrong.write_text("def f(:\n")
     with pytest.raises(OrthoclError, match="cannot be imported: SyntaxError"):
         methods_in(str(wrong))
+
+
+OWN = """
+from dataclasses import dataclass
+from orthocl import Method
+
+
+@dataclass
+class Own(Method):
+    name = "own"
+
+    def transform(self, learner, gradient):
+        return {result}
+"""
+
+
+@pytest.mark.parametrize(
+    ("result", "words"),
+    [
+        ("0.5 * gradient", "(own.py, line 11, in transform): it is given a list of tensors"),
+        ("gradient[0]", "own.py, line 10: `transform` of own must return a list of tensors"),
+        ("gradient[:1]", "got a list of 1"),
+        ("[g.sum() for g in gradient]", "got other shapes"),
+        ("None", "got a NoneType"),
+    ],
+)
+def test_a_transform_of_the_wrong_type_is_one_error_with_its_place(
+    tmp_path, capsys, monkeypatch, result, words
+):
+    monkeypatch.setenv("COLUMNS", "600")
+    path = tmp_path / "own.py"
+    path.write_text(OWN.format(result=result))
+    with pytest.raises(SystemExit):
+        check(path)
+    out = capsys.readouterr().out
+    assert out.count(words) == 1, out
+    assert out.count("failed: as first-task-is-sgd") > 5
+
+
+def test_laws_that_say_nothing_about_a_method_are_not_passed(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "300")
+    path = tmp_path / "own.py"
+    path.write_text(
+        OWN.format(result="[0.5 * g for g in gradient]").replace(
+            '"own"', '"own"\n    first_task_is_sgd = False'
+        )
+    )
+    check(path)
+    lines = {line.split()[0]: line for line in capsys.readouterr().out.splitlines() if line.strip()}
+    for name in ("projection-laws", "nothing-leaks"):
+        assert "not applicable: it does not project" in lines[name]
+    assert "not applicable" in lines["first-task-is-sgd"]
+    assert "not applicable" in lines["tiny-memories"]
+    assert "passed" in lines["any-optimizer"]

@@ -47,6 +47,17 @@ def write_weights(path):
     np.savez(path, **arrays)
 
 
+def test_commands_are_never_broken_in_two(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path))
+    monkeypatch.setenv("COLUMNS", "80")
+    run("status", "--data-root", tmp_path)
+    lines = capsys.readouterr().out.splitlines()
+    for row in status(tmp_path):
+        if row.state == "missing":
+            assert any(row.detail in line for line in lines), row.detail
+    assert max(map(len, lines[: lines.index(f"Looked in: {tmp_path}")])) <= 80
+
+
 def test_status_of_an_empty_folder(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path))
     run("status", "--data-root", tmp_path)
@@ -61,6 +72,8 @@ def test_status_of_an_empty_folder(tmp_path, capsys, monkeypatch):
         "Wah",
     ):
         assert word in shown
+    details = {row.name: row.detail for row in status(tmp_path)}
+    assert details["mnist"] == "orthocl data fetch mnist (55 MB on disk)"
     states = {row.name: row.state for row in status(tmp_path)}
     assert states.pop("mnist-mini") == "verified"
     assert set(states.values()) == {"missing"}
@@ -73,7 +86,6 @@ def test_status_of_an_empty_folder(tmp_path, capsys, monkeypatch):
         "alexnet",
         "all-minilm-l6-v2",
         "efficientnet-lite0",
-        "text-stream",
         "cub200 features",
     ]
 

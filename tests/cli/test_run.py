@@ -247,7 +247,7 @@ def test_report_and_figure(filled, tmp_path, capsys):
     page = tmp_path / "new" / "r.html"
     assert call(["report", "--out", str(page), "--store", str(filled)]) == 0
     assert "ewc" in page.read_text()
-    assert "4 runs to" in capsys.readouterr().err
+    assert "4 runs finished to" in capsys.readouterr().err
     arguments = ["report", "--figure", "accuracy", "--store", str(filled)]
     assert call([*arguments, "--out", str(tmp_path / "a.svg")]) == 0
     assert (tmp_path / "a.svg").exists()
@@ -257,7 +257,7 @@ def test_report_and_figure(filled, tmp_path, capsys):
 def test_a_report_without_a_file_can_be_about_some_runs(filled, tmp_path, capsys):
     arguments = ["report", "--store", str(filled), "--out", str(tmp_path / "r.html")]
     assert call([*arguments, "--only", "ewc", "--seed", "1"]) == 0
-    assert "1 run to" in capsys.readouterr().err
+    assert "1 run finished to" in capsys.readouterr().err
     assert call([*arguments, "--only", "zzz"]) == 2
     assert "none of these runs" in capsys.readouterr().err
     assert call([*arguments, "--set", "train.epochs=1"]) == 2
@@ -276,7 +276,7 @@ def test_demo(tmp_path, capsys):
         "AAC",
         "Forget.",
         "Memory",
-        "Time",
+        "Memory",
     ):
         assert word in printed
     assert (out / "report.html").exists()

@@ -18,6 +18,7 @@ from torch.utils.data import TensorDataset
 
 import orthocl
 from orthocl.errors import DataError, DivergenceError, UnsupportedError
+from orthocl.integrations.session import Session
 from orthocl.methods import METHODS
 
 ROUNDING = 1e-9
@@ -176,6 +177,21 @@ def test_a_memory_in_another_process_knows_its_weights(loaded, weights_first, tm
     again.load(tmp_path / "memory.safetensors")
     model.load_state_dict(saved)
     assert any(CHANGED in text for text in fit(again, task(2))) == (loaded == "others")
+
+
+def test_a_session_of_trainers_knows_the_weights_of_its_last_fit():
+    model, session = network(), Session(orthocl.OGDPlus(memory_per_task=15), seed=0)
+    said = []
+    for number in (1, 2, 3):
+        if number == 3:
+            earlier_epoch(model)
+        with warnings.catch_warnings(record=True) as found:
+            warnings.simplefilter("always")
+            learner = session.begin(model, torch.optim.SGD(model.parameters(), lr=0.1), task(number))
+            train(learner, task(number))
+            session.end()
+        said.append(any(CHANGED in str(one.message) for one in found))
+    assert said == [False, False, True]
 
 
 def test_files_of_earlier_versions_without_checksums_are_read():
@@ -391,7 +407,7 @@ def test_a_normaliser_that_moves_is_named_with_what_it_changes():
     model[0].mean.copy_(before)
     then = old_outputs(model)
     model[0].mean.copy_(after)
-    chosen = learner.method.watch.probes[1][0].index  # measured on a few
+    chosen = learner.method.watcher.probes[1][0].index  # measured on a few
     effect = float((now - then)[chosen].norm() / then[chosen].norm())
     (warning,) = [text for text in said if "buffers" in text]
     assert (

@@ -101,7 +101,7 @@ def test_after_growth_the_steps_are_those_of_dense_projection_on_padded_tangents
         steps(learner, data)
     assert torch.allclose(flat(model.parameters()), flat(reference.parameters()), rtol=0, atol=1e-12)
     assert learner.method.subspace.owners == (1, 2)
-    assert learner.method.watch.report["leak"] < 1e-12
+    assert learner.method.watcher.report["leak"] < 1e-12
 
 
 @pytest.mark.parametrize("name", sorted(set(METHODS) - {"stable-sgd"}))
@@ -195,7 +195,7 @@ def test_a_new_head_of_a_multi_head_model_is_used_and_not_protected():
     with learner.learning(task(2, classes=5), head="two"):
         steps(learner, task(2, classes=5))
     assert all(not name.startswith("heads") for name in learner.parameters)
-    assert learner.method.watch.report["leak"] < 1e-12
+    assert learner.method.watcher.report["leak"] < 1e-12
     model.select("one")
     assert float((model(task(1).tensors[0]).detach() - old).abs().max()) < 0.5
     with pytest.raises(SettingsError, match="there is a head 'two' already"):
@@ -275,4 +275,4 @@ def test_grouped_convolutions_keep_their_groups_over_tasks():
         data = TensorDataset(x, torch.randint(3, (9,), generator=generator))
         with learner.learning(data):
             steps(learner, data)
-    assert learner.method.watch.report["leak"] < 1e-10
+    assert learner.method.watcher.report["leak"] < 1e-10

@@ -135,7 +135,7 @@ def test_steps_of_another_optimizer_are_put_right_by_the_next_step_and_at_the_en
         assert number % 2, "the last step is one of the other optimizer"
     assert max(leaks[::2]) < 1e-12
     assert min(leaks[1::2]) > 1e-4
-    assert learner.method.watch.report["leak"] < 1e-12
+    assert learner.method.watcher.report["leak"] < 1e-12
 
 
 def test_rounding_of_weights_in_half_precision_is_noticed_by_the_leak():
@@ -149,7 +149,7 @@ def test_rounding_of_weights_in_half_precision_is_noticed_by_the_leak():
         UserWarning, match="of this task's change of the weights lies in the space that ogd .* half precision"
     ):
         first_task(learner, two)
-    assert 0.005 < learner.method.watch.report["leak"] < 0.3
+    assert 0.005 < learner.method.watcher.report["leak"] < 0.3
 
 
 def test_a_learning_rate_of_zero_beside_others_is_refused():
@@ -321,4 +321,4 @@ def test_another_precision_between_tasks(name, dtype):
     half = [w for w in said if "rounding the weights after each step" in str(w.message)]
     assert len(half) == (1 if dtype == torch.bfloat16 and learner.method.projects else 0)
     if dtype == torch.float64 and name == "ogd":
-        assert learner.method.watch.report["leak"] < 1e-6
+        assert learner.method.watcher.report["leak"] < 1e-6

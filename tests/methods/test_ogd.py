@@ -190,8 +190,8 @@ def test_drift_of_long_streams_is_measured_on_some_tasks_from_the_first_to_the_l
             optimizer.zero_grad()
             model(data.tensors[0]).square().sum().backward()
             optimizer.step()
-    tasks = [piece.task for piece, _ in learner.method.watch.watched()]
-    assert len(learner.method.watch.probes) == 60
+    tasks = [piece.task for piece, _ in learner.method.watcher.watched()]
+    assert len(learner.method.watcher.probes) == 60
     assert len(tasks) == len(set(tasks)) == 50
     assert (tasks[0], tasks[-1], tasks) == (1, 60, sorted(tasks))
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 import torch
 from torch import nn
@@ -9,6 +11,7 @@ from torch.utils.data import TensorDataset
 
 from orthocl.methods import OGD
 from orthocl.methods.protection_report import Watch
+from orthocl.tangents import Subspace
 from orthocl.training import attach
 
 
@@ -39,7 +42,7 @@ def test_drift_is_reported_with_exact_and_with_compressed_tangents(energy, data,
         net = nn.Sequential(nn.Linear(4, 30), nn.Tanh(), nn.Linear(30, 3)).double()
         learner = attach(OGD(memory_per_task=6, energy=energy), net, torch.optim.SGD(net.parameters(), lr=lr))
         learn(learner, data[0])
-        ((_, kept),) = learner.method.watch.probes.values()
+        ((_, kept),) = learner.method.watcher.probes.values()
         assert (kept is None) == (energy < 1)  # compressed tangents are found in the memory itself
         learn(learner, data[1])
         found[lr] = learner.method.monitor(learner)
@@ -81,6 +84,45 @@ def test_the_bytes_of_probes_grow_with_the_tasks(make, data, learn):
     sizes = []
     for split in data:
         learn(learner, split)
-        sizes.append(learner.method.watch.nbytes())
+        sizes.append(learner.method.watcher.nbytes())
     assert sizes[0] > 0
     assert sizes[1] - sizes[0] == sizes[2] - sizes[1] == sizes[0]
+
+
+@pytest.mark.parametrize("energy", [1.0, 0.9])
+def test_drift_need_not_be_measured(energy, data, learn, monkeypatch):
+    """Without the watch nothing is collected for earlier tasks; leak and certificate are as before."""
+    module, seen = sys.modules["orthocl.methods.protection_report"], []
+    own = module.collect
+    monkeypatch.setattr(module, "collect", lambda *args, **named: seen.append(1) or own(*args, **named))
+    net = nn.Sequential(nn.Linear(4, 30), nn.Tanh(), nn.Linear(30, 3)).double()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+    learner = attach(OGD(memory_per_task=6, energy=energy, watch=False), net, optimizer)
+    for split in data[:2]:
+        learn(learner, split)
+    found = learner.method.monitor(learner)
+    assert not seen
+    assert not any(name.startswith("drift") or name == "learning_rate_limit" for name in found)
+    assert found["leak"] < 1e-9
+    assert len(learner.certificate().probes) > 0
+
+
+def test_all_tasks_are_compared_in_one_solve(data, learn, monkeypatch):
+    net = nn.Sequential(nn.Linear(4, 30), nn.Tanh(), nn.Linear(30, 3)).double()
+    learner = attach(OGD(memory_per_task=6), net, torch.optim.SGD(net.parameters(), lr=0.3))
+    for split in (*data[:2], *data[:2]):
+        learn(learner, split)
+    method, seen = learner.method, []
+    own = Subspace.inside
+    monkeypatch.setattr(
+        Subspace, "inside", lambda self, tangents: seen.append(tangents.rows) or own(self, tangents)
+    )
+    together = method.watcher._drifts(learner, method.subspace, method.remembering(learner))
+    assert seen == [4 * 6]
+    monkeypatch.setattr(sys.modules["orthocl.methods.protection_report"], "TOGETHER", 0)
+    one_by_one = method.watcher._drifts(learner, method.subspace, method.remembering(learner))
+    for one, two in zip(one_by_one, together, strict=True):
+        assert (one.cosine, one.relative_norm) == (two.cosine, two.relative_norm)
+        assert one.outside == pytest.approx(two.outside, abs=1e-6)
+    assert seen[1:] == [6] * 4
+    assert len({one.cosine for one in together}) == 4

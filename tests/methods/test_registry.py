@@ -58,7 +58,9 @@ CASES = {
 OGDS = ("ogd", "ogd+", "pca-ogd", "sketch-ogd", "orfit")
 # Same steps whatever the value, by design: how the projection is computed.
 # Compression acts where layers are large or have several positions: tests/tangents has such.
-WITHOUT_EFFECT = {(name, key) for name in OGDS for key in ("engine", "input_cache", "energy", "worst_energy")}
+WITHOUT_EFFECT = {
+    (name, key) for name in OGDS for key in ("engine", "input_cache", "energy", "worst_energy", "watch")
+}
 # Positions are those of sequences and images: tests/tangents/test_remembering.py has such.
 WITHOUT_EFFECT |= {(name, "tokens") for name in OGDS}
 # Without momentum no path climbs: `test_penalties` has one that does.

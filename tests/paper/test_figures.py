@@ -116,7 +116,7 @@ def test_figure_4(evidence_of, record_for, sign, status):
     page = figure_4(evidence)
     assert page.comparisons[0].lines[0].ours.mean == pytest.approx(-40.2 + sign * 10)
     assert page.verdicts[0].status == status
-    assert drawn(page) == [["ogd", "ogd+"]]
+    assert drawn(page) == [["ogd"], ["ogd+"]]  # each on a scale of its own
 
 
 # ---- Figure 5 --------------------------------------------------------------------------------------------------
@@ -195,7 +195,8 @@ def test_authors_grid_with_the_protocols_point(evidence_of, record_for):
     assert ours_at(evidence_of("authors-grid", make), point).mean == pytest.approx(57.48)
     assert len(page.comparisons[0].lines) == 3
     assert page.verdicts[0].status == "holds with a condition"
-    assert "si: no, 1 of 72 points run, largest difference -20.00" in page.verdicts[0].detail
+    assert "si (1 of 72 points run): no, largest difference -20.00" in page.verdicts[0].detail
+    assert page.verdicts[0].condition == "on ewc (1 of 72 points run) and mas (1 of 72 points run) only"
     assert "In 105 of the 216 runs" in page.notes[0]
 
 
@@ -212,6 +213,6 @@ def test_authors_grid_where_training_diverges():
     assert len(diverged) == 2
     found = verdict(Evidence(tuple(runs), (), tuple(diverged)))
     assert found.status == "holds with a condition"
-    assert "si: yes, 1 of 72 points run, 1 diverged, in theirs 1 of them" in found.detail
-    assert "mas: no, 1 of 72 points run, 1 diverged, in theirs 0 of them" in found.detail
+    assert "si (1 of 72 points run): yes, 1 diverged, in theirs 1 of them" in found.detail
+    assert "mas (1 of 72 points run): no, 1 diverged, in theirs 0 of them" in found.detail
     assert "ewc: not run" in found.detail

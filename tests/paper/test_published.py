@@ -145,5 +145,6 @@ def test_what_the_authors_code_gave():
     assert authors_value("rotated-mnist", "sgd", "aac").value == 68.7
     assert authors_value("rotated-mnist", "sgd", "afm").value == -28.6
     assert authors_value("split-cifar100", "si", "aac").value == 68.64
-    assert authors_value("cub200", "sgd", "aac") is None
+    assert authors_value("cub200", "sgd", "aac").value == 70.38
+    assert authors_value("cub200", "sgd", "bwt") is None
     assert authors_value("rotated-mnist", "sgd", "fwt") is None

@@ -98,8 +98,11 @@ def test_table_2(benchmark_runs):
     assert len(line(page, "cub200", "mas").ours) == 0
     assert status(page, "OGD+ is more accurate than OGD") == "holds"
     assert status(page, "OGD is more accurate than plain SGD") == "holds"
-    assert status(page, "OGD+ is competitive") == "holds"
-    assert status(page, "OGD+ is not competitive") == "does not hold"
+    assert status(page, "OGD+ is above the median") == "holds"
+    assert status(page, "OGD+ is below the median") == "does not hold"
+    assert status(page, "A-GEM is more accurate than OGD+") == "does not hold"
+    assert status(page, "A-GEM is more accurate than OGD on") == "holds"
+    assert "numbers lie within two standard errors of the print**: 0 of 7 on permuted-mnist" in page.caption
     assert status(page, "equally accurate") == "does not hold"
     assert status(page, "Stable SGD is more accurate") == "does not hold"
     assert any("another pipeline" in note for note in page.notes)
@@ -109,7 +112,7 @@ def test_table_2_with_one_stream_holds_only_as_far_as_it_was_run(benchmark_runs)
     part = benchmark_runs.only(["rotated-mnist"])
     page = table_2(part)
     assert status(page, "OGD+ is more accurate than OGD") == "holds with a condition"
-    assert status(page, "OGD+ is not competitive") == "not run"
+    assert status(page, "OGD+ is below the median") == "not run"
 
 
 def test_table_2_explains_the_divergence_of_ewc():
@@ -190,11 +193,13 @@ def test_tables_7_and_8(name, make_table, evidence_of, record_for):
     assert first.ours.mean == pytest.approx(65.15)
     assert first.printed.mean == {"table-7": 33.1, "table-8": 41.7}[name]
     assert line(page, stream, "a-gem", "task 15").printed.mean == {"table-7": 94.7, "table-8": 96.0}[name]
-    assert status(page, "than OGD+ on most") == "holds"
-    assert "above on 10 of 15 tasks (10 beyond doubt), 7 of the first 7" in page.verdicts[0].detail
-    assert page.verdicts[1].status == "does not hold"
+    assert page.verdicts == ()  # what the paper claims is about average accuracy, and with Table 2
+    assert page.notes[0].startswith(
+        "A-GEM against OGD+: above on 10 of 15 tasks (mean over 2 seeds), on 10 beyond"
+    )
+    assert page.notes[1].startswith("A-GEM against OGD: above on 5 of 15 tasks")
     assert page.to_markdown().count("| task ") == 15
-    assert len(page.notes) == 2
+    assert len(page.notes) == 4
 
 
 # ---- Tables 9 to 12 --------------------------------------------------------------------------------------------
@@ -217,9 +222,9 @@ def test_tables_9_to_12(name, evidence_of, record_for):
     best = {"table-9": "more accurate than every baseline", "table-10": "better than OGD"}
     if name in best:
         assert status(page, best[name]) == "holds"
-        assert status(page, "competitive") == "holds"
+        assert status(page, "above the median") == "holds"
     else:
-        assert status(page, "not competitive") == "does not hold"
+        assert status(page, "below the median") == "does not hold"
         assert status(page, "as well as OGD") in ("does not hold", "holds with a condition")
 
 

@@ -142,7 +142,10 @@ def test_page(record_for, shared):
     )
     right = replace(shared, stream="tiny", forgetting={"sgd": [3.0, 1.0, 0.0], "ogd": [1.0, 3.0, 0.0]})
     page = theory_page(evidence, {"tiny": right})
-    head, sgd, ogd = page.words[1].rows
+    assert page.words[1].rows[1:] == (
+        ("tiny", "100", "100"),
+    )  # both rules predict 2 on average, and forget alike
+    head, sgd, ogd = page.words[2].rows
     assert head[3] == TRIVIAL
     assert sgd[3] == ogd[3] == "1.00 [1.00, 1.00]"
     column = head.index("predicted forgetting")
@@ -150,6 +153,7 @@ def test_page(record_for, shared):
     assert head[-1] == "tangent drift"
     assert (sgd[-1], ogd[-1]) == ("", "1.00 [1.00, 1.00]")
     assert page.verdicts[0].status == "does not hold"  # on sgd it only does as well
+    assert page.notes[0].endswith("than the predicted forgetting in 1 of 2 rows.")
     assert len(page.draw().axes) == 1
     assert page.words[0].rows[1][-1] == "34.00"
     found = predictors(right, "sgd", [])

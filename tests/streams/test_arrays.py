@@ -274,3 +274,9 @@ def test_from_datasets_names_the_wrong_one():
         from_datasets([good])
     with pytest.raises(DataError, match="task 1, train: class labels must be one integer"):
         from_datasets([(TensorDataset(torch.zeros(4, 2), torch.zeros(4, 2, dtype=torch.int64)), good)])
+
+
+def test_a_stray_label_makes_no_head_of_a_trillion_outputs():
+    x, y = np.ones((3, 2)), np.array([0, 1, 10**12])
+    with pytest.raises(DataError, match="class labels must be below 10,000,000, got 1000000000000"):
+        from_arrays([(x, y, x, y)])

@@ -290,7 +290,6 @@ def test_registry_names_the_nearest_and_defaults_follow_the_protocol():
         "split": None,
         "folder": None,
         "arrays": None,
-        "text-stream": None,
     }
     for name in streams.STREAMS:
         if name.endswith("mini"):

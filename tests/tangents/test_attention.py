@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from orthocl.tangents.attention import _same, watch_projections
+from orthocl.tangents.attention import same, watch_projections
 
 
 @pytest.mark.parametrize("mask", [None, "one for all", "one for each head"])
@@ -44,18 +44,18 @@ def test_the_weights_of_the_heads_are_returned_as_asked_for(settings):
 @pytest.mark.parametrize("scale", [1e-6, 1.0, 1e6])
 def test_agreement_is_relative(scale):
     expected = scale * torch.randn(4, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    assert _same(expected.clone(), expected)
-    assert _same(expected * (1 + 1e-14), expected)
-    assert not _same(expected * 1.01, expected)
-    assert not _same(expected[:3], expected[:3].T)
-    assert _same(torch.zeros(2, 2), torch.zeros(2, 2))
+    assert same(expected.clone(), expected)
+    assert same(expected * (1 + 1e-14), expected)
+    assert not same(expected * 1.01, expected)
+    assert not same(expected[:3], expected[:3].T)
+    assert same(torch.zeros(2, 2), torch.zeros(2, 2))
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_half_precision_agrees_to_a_hundredth(dtype):
     expected = torch.full((4, 5), 3.0, dtype=dtype)
-    assert _same(expected * 1.005, expected)
-    assert not _same(expected * 1.05, expected)
+    assert same(expected * 1.005, expected)
+    assert not same(expected * 1.05, expected)
 
 
 def watched(module, *inputs, **settings):

@@ -1,6 +1,10 @@
 from __future__ import annotations
 
+import gc
+import sys
+import weakref
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -16,6 +20,7 @@ from orthocl.nets import MLP, LeNet, MultiHead
 from orthocl.tangents import Adapter, Subspace, collect, plan
 from orthocl.tangents.costs import LayerShape, adapter_is_cheaper
 from orthocl.tangents.packed_symmetric import SymmetricMatrix
+from orthocl.tangents.planner import planned, protected_parameters
 from orthocl.tangents.price_list import price_list
 from orthocl.training import attach
 
@@ -397,3 +402,43 @@ def test_a_layer_in_two_containers_is_planned_and_adapted():
     adapter = Adapter(model, subspace, parameters, batch_size=4)
     assert [layer.module for layer in adapter.layers] == [model.one[0]]
     adapter.remove()
+
+
+@pytest.mark.parametrize("energy", [1.0, 0.99])
+def test_a_network_is_surveyed_once_however_many_tasks_arrive(energy, monkeypatch):
+    """Until it has grown, its head is another one, or something else is asked."""
+    module, seen = sys.modules["orthocl.tangents.planner"], []
+    own = module.survey
+    monkeypatch.setattr(module, "survey", lambda *given: seen.append(1) or own(*given))
+    model = MultiHead(MLP((1, 8, 8), hidden=(300,)), {"a": 2, "b": 2})
+    shown, asked = torch.zeros(1, 1, 8, 8), {"memory_per_task": 20, "energy": energy, "batch": None}
+    for tasks in (1, 2, 5):
+        found = planned(model, shown, tasks=tasks, parameters=protected_parameters(model), **asked)
+        assert found == plan(model, shown, tasks=tasks, **asked)
+    assert len(seen) == 1 + 3
+    model.select("b")
+    planned(model, shown, tasks=5, parameters=protected_parameters(model), **asked)
+    planned(model, shown, tasks=5, parameters=protected_parameters(model), **{**asked, "energy": 0.9})
+    planned(model, shown, tasks=5, parameters=dict(model.named_parameters()), **asked)
+    assert len(seen) == 4 + 3
+
+
+def test_remembered_plans_do_not_keep_their_networks():
+    model = nn.Linear(4, 3)
+    alive = weakref.ref(model)
+    outputs = partial(lambda held, net, x: net(x), model)  # holds the model, as closures do
+    shown, parameters = torch.zeros(1, 4), dict(model.named_parameters())
+    planned(model, shown, tasks=1, parameters=parameters, memory_per_task=2, outputs=outputs)
+    del model, outputs, parameters
+    gc.collect()
+    assert alive() is None
+
+
+def test_planning_leaves_batch_statistics_alone():
+    model = nn.Sequential(nn.Conv2d(2, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(16, 3))
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    for energy in (1.0, 0.9):
+        plan(model, torch.randn(8, 2, 4, 4), tasks=2, memory_per_task=8, energy=energy)
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, before[name]), name
+    assert model.training

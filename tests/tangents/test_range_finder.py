@@ -49,10 +49,9 @@ def test_rank_deficient_rows_have_no_energy_beyond_their_rank():
 
 @pytest.mark.parametrize("allowed", [1e-2, 1e-6])
 def test_projection_resolves_as_much_as_is_asked(allowed, monkeypatch):
-    monkeypatch.setattr(range_finder, "EXACT", 10)
     monkeypatch.setattr(range_finder, "FIRST_GUESS", 4)
     given = rows(60, 80, decay=0.5)
-    found = spectrum(given, allowed)
+    found = spectrum(given, allowed, exact=10)
     kept = float(found.values.sum())
     total = float(given.square().sum())
     assert found.values.shape[1] < 60  # not everything was decomposed
@@ -60,7 +59,7 @@ def test_projection_resolves_as_much_as_is_asked(allowed, monkeypatch):
     assert total - kept == pytest.approx(found.unresolved, abs=1e-9)
     seen = given @ found.vectors
     assert float(seen.square().sum()) == pytest.approx(kept)
-    more = spectrum(given, 0.0)  # nothing may be left: all directions, exactly
+    more = spectrum(given, 0.0, exact=10)  # nothing may be left: all directions, exactly
     assert (more.values.shape[1], more.unresolved) == (60, 0.0)
 
 

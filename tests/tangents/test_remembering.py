@@ -192,7 +192,7 @@ def test_methods_with_several_outputs(name):
                 (detection_loss(model(x), y) + learner.penalty()).backward()
                 optimizer.step()
     if name.startswith("ogd"):
-        assert learner.method.watch.report["leak"] < 1e-9
+        assert learner.method.watcher.report["leak"] < 1e-9
     assert all(p.isfinite().all() for p in model.parameters())
 
 
@@ -211,7 +211,7 @@ def test_methods_on_sequences(name):
             (cross_entropy(model(words).flatten(0, 1), targets.flatten()) + learner.penalty()).backward()
             optimizer.step()
     if name.startswith("ogd"):
-        assert learner.method.watch.report["leak"] < 1e-9
+        assert learner.method.watcher.report["leak"] < 1e-9
 
 
 def test_the_fisher_of_a_sequence_is_that_of_all_its_words():

@@ -1,4 +1,4 @@
-"""The terms of a change's bound, by hand."""
+"""The terms of a change, by hand."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ def test_terms_of_a_change_by_hand():
     assert change.statistics == pytest.approx(0.5)
     assert change.curvature == pytest.approx((20 - 13.25) * 4 / 2 / 10)  # the steepest interval
     assert change.remainder == pytest.approx(abs(9 - trapezoid) / 10)
-    assert change.bound == pytest.approx(
+    assert change.total == pytest.approx(
         change.first_order + change.curvature + change.remainder + change.statistics
     )
-    assert change.bound > change.measured
+    assert change.total > change.measured
 
 
 def test_the_slopes_of_a_product_of_weights_are_exact():
@@ -47,7 +47,7 @@ def test_the_slopes_of_a_product_of_weights_are_exact():
     change = found.change()
     assert (change.first_order, change.curvature) == pytest.approx((5.0, 6.0))
     assert change.remainder == pytest.approx(0.0, abs=1e-12)  # the trapezoid is exact for a parabola
-    assert change.bound == pytest.approx(change.measured) == 11.0
+    assert change.total == pytest.approx(change.measured) == 11.0
 
 
 def test_more_samples_than_a_batch_and_wrong_ones():
@@ -64,7 +64,7 @@ def test_more_samples_than_a_batch_and_wrong_ones():
 def test_a_change_of_outputs_that_were_zero_is_not_a_number_by_accident():
     zero = torch.zeros(1, 1, dtype=torch.float64)
     change = Comparison(zero, zero, zero, torch.zeros(3, 1, 1, dtype=torch.float64)).change()
-    assert change.bound == change.measured == 0.0
+    assert change.total == change.measured == 0.0
     assert math.isfinite(change.curvature)
 
 
@@ -86,7 +86,7 @@ def test_slopes_are_taken_on_the_way_and_at_both_ends():
     torch.testing.assert_close(found.slopes.flatten(), 6 * (1 + 2 * shares) ** 2)
     change = found.change()
     assert change.measured == pytest.approx(26.0)
-    assert change.remainder <= 0.01 * change.bound
+    assert change.remainder <= 0.01 * change.total
 
 
 def test_statistics_that_moved_are_a_term_of_their_own():
@@ -101,7 +101,7 @@ def test_statistics_that_moved_are_a_term_of_their_own():
     assert torch.equal(path.buffers_after["running_mean"], after["running_mean"])
     probe = Probe("one", torch.tensor([[6.0, 8.0]], dtype=torch.float64))
     change = compare(model, path, probe).change()
-    assert (change.measured, change.statistics, change.bound) == pytest.approx((0.3, 0.3, 0.3))
+    assert (change.measured, change.statistics, change.total) == pytest.approx((0.3, 0.3, 0.3))
     assert (change.first_order, change.curvature, change.remainder) == pytest.approx((0.0, 0.0, 0.0))
 
 

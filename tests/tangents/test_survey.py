@@ -43,7 +43,7 @@ def test_only_sums_of_outer_products_are_planned_as_compressed():
     x, parameters = torch.zeros(1, 5, dtype=torch.long), dict(model.named_parameters())
     kinds = {}
     for energy in (1.0, 0.9):
-        blocks, _ = survey(model, x, parameters, Remembering(), Compression(energy=energy, rows=10_000))
+        blocks = survey(model, x, parameters, Remembering(), Compression(energy=energy, rows=10_000)).blocks
         kinds[energy] = {block.names[0]: block.kind for block in blocks}
     assert set(kinds[1.0].values()) <= {"dense", "factored", "patches", "rows"}
     assert kinds[0.9]["1.weight"] == "compressed"

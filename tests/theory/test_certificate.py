@@ -70,8 +70,13 @@ def test_what_a_draw_says_of_f_itself_is_said_too():
         return Certificate(1, 1, 0.05, made).sentence()
 
     assert say(("sound", 0.9), ("pac-bayes", 0.2)).endswith(
-        "is at most 0.2 (pac-bayes) (of f itself: at most 0.4)"
+        "the 0-1 error of f after task 1 is at most 0.4 (pac-bayes; a draw around f: at most 0.2)"
     )
-    assert say(("sound", 0.3), ("pac-bayes", 0.2)).endswith("(of f itself: at most 0.3)")
+    assert say(("sound", 0.3), ("pac-bayes", 0.2)).endswith(
+        "at most 0.3 (sound; a draw around f: at most 0.2)"
+    )
+    assert say(("sound", 1.3), ("pac-bayes", 0.6)).endswith(
+        "0.6 (pac-bayes), which certifies nothing about f itself"
+    )
     assert say(("sound", 0.15), ("pac-bayes", 0.2)).endswith("after task 1 is at most 0.15 (sound)")
     assert say(("sound", 1.5), ("pac-bayes", 1.2)).endswith("nothing is certified")

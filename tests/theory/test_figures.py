@@ -9,11 +9,11 @@ from orthocl.theory.figures import bound_figure, order_figure
 from orthocl.theory.generalisation import Bound
 
 
-def test_orders_are_labelled_with_what_they_cost_beyond_the_best():
+def test_orders_are_labelled_with_what_they_have_beyond_the_smallest():
     orders = [Order((1, 2), 4.0, "all", exact=True), Order((2, 1), 5.0, "greedy")]
     figure = order_figure(torch.tensor([[1.0, 2.0], [0.0, 3.0], [4.0, 0.0]]), orders)
     words = [text.get_text() for text in figure.axes[1].texts]
-    assert words == ["best", "+25 %"]
+    assert words == ["smallest", "+25 %"]
     assert [bar.get_width() for bar in figure.axes[1].patches] == [4.0, 5.0]
 
 

@@ -9,7 +9,7 @@ from scipy import stats
 from torch import nn
 
 from orthocl.errors import SettingsError, UnsupportedError
-from orthocl.methods import make_method
+from orthocl.methods import GPM, OGD, make_method
 from orthocl.nets import make_net, use_head
 from orthocl.streams import from_arrays
 from orthocl.tangents import collect
@@ -81,15 +81,17 @@ def off_rows(rows):
 
 
 def off_inputs(inputs, energy, weights):
-    """GPM's projection of a linear layer's weight, by an eigenvalue decomposition of the inputs' covariance."""
+    """GPM's projection of a linear layer, by an eigenvalue decomposition of the inputs' covariance, 1 among them."""
+    inputs = torch.cat([inputs, torch.ones_like(inputs[:, :1])], 1)
     values, vectors = torch.linalg.eigh(inputs.T @ inputs)
     values, vectors = values.flip(0), vectors.flip(1)
     needed = int((values.cumsum(0) < energy * values.sum() * (1 - 1e-12)).sum()) + 1
     basis = vectors[:, :needed]
 
     def project(gradient):
-        weight = gradient[:weights].reshape(3, -1)
-        return torch.cat([(weight - weight @ basis @ basis.T).flatten(), gradient[weights:]])
+        both = torch.cat([gradient[:weights].reshape(3, -1), gradient[weights:, None]], 1)
+        both = both - both @ basis @ basis.T
+        return torch.cat([both[:, :-1].flatten(), both[:, -1]])
 
     return project
 
@@ -294,7 +296,7 @@ def leading_inputs(inputs, energy):
 
 
 def test_a_net_with_several_heads_is_forecast_by_explicit_projections():
-    """Trunk weights are off the stored tangents or inputs; biases under GPM, and heads always, are free."""
+    """Trunk weights are off the stored tangents or inputs, biases too; heads are free."""
     stream = make_stream(tasks=2, heads="per-task")
     first, second = stream.task(1), stream.task(2)
     model = make_net("mlp", stream.input_shape, stream.heads, {"hidden": [5, 4]}, seed=0).double()
@@ -312,16 +314,18 @@ def test_a_net_with_several_heads_is_forecast_by_explicit_projections():
     layers = [module for module in model.trunk.modules() if isinstance(module, nn.Linear)]
     bases, now = {}, x
     for layer in layers:
-        bases[id(layer.weight)] = leading_inputs(now, 0.8)
+        bases[id(layer.weight)] = leading_inputs(torch.cat([now, torch.ones(4, 1)], 1), 0.8)
         now = layer(now).relu().detach()
 
     def off_layers(row):
-        parts = []
         sizes = [p.numel() for p in model.parameters()]
-        for p, part in zip(model.parameters(), row.split(sizes), strict=True):
+        parts = list(row.split(sizes))
+        for place, p in enumerate(model.parameters()):
             basis = bases.get(id(p))
-            weight = part.reshape(p.shape)
-            parts.append((weight if basis is None else weight - weight @ basis.T @ basis).flatten())
+            if basis is not None:  # its bias comes next
+                both = torch.cat([parts[place].reshape(p.shape), parts[place + 1][:, None]], 1)
+                both = both - both @ basis.T @ basis
+                parts[place], parts[place + 1] = both[:, :-1].flatten(), both[:, -1]
         return torch.cat(parts)
 
     project = {"sgd": lambda row: row, "ogd": off_tangents, "ogd+": off_tangents, "gpm": off_layers}
@@ -346,15 +350,16 @@ def test_the_inputs_that_gpm_protects_after_several_tasks(unit):
     stream = from_arrays([(unit * x, y, x, y) for x, y in data])
     model = nn.Linear(6, 3).double()
     memory = ForecastMemory(model, per_task=3, energy=0.9)
-    basis = torch.zeros(0, 6, dtype=torch.float64)
+    basis = torch.zeros(0, 7, dtype=torch.float64)
     for task in stream:
         memory.remember(task)
         inputs = task.train.samples(torch.arange(3))[0].double()
+        inputs = torch.cat([inputs, torch.ones_like(inputs[:, :1])], 1)  # the bias is a weight of it
         while (inputs @ basis.T).square().sum() < 0.9 * inputs.square().sum():
             rest = inputs - inputs @ basis.T @ basis
             basis = torch.cat([basis, torch.linalg.svd(rest)[2][:1]])
         (found,) = memory.bases.values()
-        assert found.shape == (6, len(basis))
+        assert found.shape == (7, len(basis))
         torch.testing.assert_close(found @ found.T, basis.T @ basis, rtol=1e-9, atol=1e-9)
 
 
@@ -393,3 +398,23 @@ def test_drift_is_that_of_the_labels_logits():
     cosines = nn.functional.cosine_similarity(then, now, dim=1)
     assert float(drift.cosine[0, 1]) == pytest.approx(float(cosines.mean()), rel=1e-9)
     assert float(drift.growth[0, 1]) == pytest.approx(float(now.norm() / then.norm()), rel=1e-9)
+
+
+@pytest.mark.parametrize("rule", ["ogd", "gpm"])
+def test_a_linear_model_is_forecast_as_the_method_itself_trains_it(rule):
+    """With a bias and everything kept GPM changes no old output: measured 0, so the forecast must say 0."""
+    stream = make_stream(tasks=2, samples=4)
+    torch.manual_seed(0)
+    model = nn.Linear(6, 3).double()
+    start = copy.deepcopy(model)
+    method = GPM(memory_per_task=4, threshold=1.0) if rule == "gpm" else OGD(memory_per_task=4, variant="all")
+    settings = TrainSettings(epochs=40, learning_rate=0.1, batch_size=4)
+    watcher = Forecaster(
+        settings, samples=4, memory_per_task=4, variant="all", rules=(rule, "sgd"), energy=1.0
+    )
+    train_with_forecasts(model, stream, method, watcher)
+    (pair,), (plain,) = watcher.pairs(rule), watcher.pairs("sgd")
+    assert pair.measured_change < 1e-9
+    assert pair.expected_change < 1e-9
+    assert plain.expected_change > 1e-3
+    assert (model.bias - start.bias).abs().max() > 1e-3

@@ -12,7 +12,16 @@ from torch.distributions import MultivariateNormal, kl_divergence
 from orthocl.errors import DataError, SettingsError
 from orthocl.theory import EmpiricalNTK, Points, solve_stream
 from orthocl.theory.certificate import certify
-from orthocl.theory.pac_bayes import SCALES, SHARES, TOGETHER, _gibbs_table, _maurer, gibbs_bound, kl_inverse
+from orthocl.theory.pac_bayes import (
+    SCALES,
+    SHARES,
+    TOGETHER,
+    _gibbs_table,
+    _maurer,
+    gibbs_bound,
+    kl_inverse,
+    prior_order,
+)
 
 FEATURES, RIDGE, DELTA = 4, 0.3, 0.05
 EYE = torch.eye(FEATURES, dtype=torch.float64)
@@ -47,6 +56,8 @@ def reference(prior, rule, after, share, scale, noise, unit=1.0):
         free = torch.linalg.svd(tasks[0][0])[2][2:].T
     if prior == "initialisation":
         mean, free = torch.zeros_like(mean), EYE
+    order = prior_order(len(x))
+    x, y = x[order], y[order]
     z, a = x @ free, (x @ free)[:seen]
     eye = torch.eye(free.shape[1], dtype=torch.float64)
     if prior == "other-samples" and seen:

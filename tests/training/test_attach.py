@@ -235,7 +235,7 @@ def test_the_adapter_by_name_takes_the_steps_of_projection_or_says_why_not(distu
                         nn.utils.clip_grad_norm_(model.parameters(), 0.1)
                     optimizer.step()
         assert used == [False, engine == "adapter"]
-        assert learner.method.watch.report["leak"] < 1e-9
+        assert learner.method.watcher.report["leak"] < 1e-9
         return torch.cat([p.detach().reshape(-1) for p in model.parameters()])
 
     expected = train("project")

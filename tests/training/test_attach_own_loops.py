@@ -123,7 +123,7 @@ def test_the_constraint_holds_after_each_step_of_lbfgs(search):
         train(learner, task(1))
     with learner.learning(task(2)):
         train(learner, task(2))
-    assert learner.method.watch.report["leak"] < 1e-12
+    assert learner.method.watcher.report["leak"] < 1e-12
     assert any(fitted[3:])
 
 

@@ -118,7 +118,7 @@ def test_the_command(files, capsys):
     assert pair["shared"] == pytest.approx(1.0, abs=1e-5)
     assert "orthogonality loss" in (folder / "found.html").read_text()
     (probe,) = found["probes"]
-    assert 0 < probe["change"]["measured"] <= probe["change"]["bound"] * (1 + 1e-5)
+    assert 0 < probe["change"]["measured"] <= probe["change"]["total"] * (1 + 1e-5)
     strict = ["--most-lost=0.0", f"--samples={folder}/old.npz"]
     assert call(["audit", *arguments, *strict]) == 1
     assert call(["audit", *arguments, "--most-lost=0.5"]) == 2

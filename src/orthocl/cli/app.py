@@ -17,11 +17,10 @@ from contextlib import contextmanager, nullcontext, suppress
 from typing import Any, Literal, NoReturn, get_args, get_origin
 
 import cyclopts
-from rich.console import Console
 from rich.markup import escape
 
 from orthocl import __version__
-from orthocl.cli.output import manners_of
+from orthocl.cli.output import Terminal, manners_of
 from orthocl.errors import OrthoclError
 
 GROUPS = (
@@ -101,7 +100,7 @@ def call(arguments: Sequence[str], *, own_process: bool = False) -> int:
         as_json and tokens and tokens[0] == "theory"
     ):  # these commands have their own JSON, richer than their tables
         tokens.append("--json")
-    errors = Console(stderr=True)
+    errors = Terminal(stderr=True)
     try:
         first = tokens[0] if tokens else ""
         parts = (
@@ -111,14 +110,15 @@ def call(arguments: Sequence[str], *, own_process: bool = False) -> int:
             app = make_app(parts)
         app.register_install_completion_command(help="Teach your shell to complete commands and options.")
         with manners_of(as_json, quiet):
-            result = app(tokens, exit_on_error=False, result_action="return_value")
+            result = app(tokens, exit_on_error=False, print_error=False, result_action="return_value")
     except OrthoclError as error:
         if debug:
             raise
         errors.print(f"[bold red]error:[/] [red]{escape(str(error))}[/]", highlight=False, soft_wrap=True)
         return 2
-    except cyclopts.CycloptsError:
-        return 2  # already printed
+    except cyclopts.CycloptsError as error:
+        errors.print(cyclopts.CycloptsPanel(error))
+        return 2
     except KeyboardInterrupt:
         if debug:
             raise

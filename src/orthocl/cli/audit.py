@@ -8,17 +8,17 @@ from typing import Annotated
 
 from cyclopts import App, Parameter
 
+from orthocl.checking import check_value
 from orthocl.cli.help_only import HELP_ONLY
 from orthocl.cli.options import make_folder, working
 from orthocl.cli.output import remark, report, say, suggest
 from orthocl.errors import SettingsError, unknown_name
 
 if not HELP_ONLY:
-    from torch import nn
-
     from orthocl.lab.reporting.certificate_card import certificate_page
-    from orthocl.nets.registry import NETS
-    from orthocl.storage import write_atomically
+    from orthocl.methods.certificate import check_confidence
+    from orthocl.nets.registry import build_net
+    from orthocl.storage import write_output
     from orthocl.training.audit import audit, read_probes, read_weights
 
 app = App(name="audit", help="What did a fine-tuning lose? Compare weights before and after, of any method.")
@@ -49,9 +49,10 @@ def show_audit(
 
     Example: orthocl audit my_model.py:make_model before.safetensors after.safetensors --samples old_task.npz
 
-    Reported for each set of samples: the change of outputs, to first order and in all with a bound; accuracy before
-    and after, and an upper limit on the share of samples lost; for models with LoRA adapters also how much the
-    adapters of different tasks overlap, measured on the weights.
+    Reported for each set of samples: the change of outputs, to first order and in all; accuracy before and after, and
+    an upper limit on the share of samples lost; all limits hold together. For models with LoRA adapters also how much
+    the adapters of different tasks overlap, measured on the weights. Weights, samples and outputs that are not finite
+    numbers are refused with exit code 2, and so are labels that the model has no output for.
 
     Args:
         model: function without arguments that builds the model, as file.py:function or package.module:function.
@@ -67,11 +68,12 @@ def show_audit(
         if file.suffix not in (".json", ".html"):
             raise unknown_name("suffix of a certificate", file.suffix or str(file), (".json", ".html"))
         make_folder(file)
-    if not 0.5 <= confidence < 1:
-        raise SettingsError(f"confidence is a probability of at least 0.5 and below 1, got {confidence}")
+    check_confidence(confidence)
+    if most_lost is not None:
+        check_value("--most-lost", most_lost, float, minimum=0, maximum=1)
     if most_lost is not None and not samples:
         raise SettingsError("--most-lost needs independent samples: give --samples FILE.npz")
-    network = _built(model)
+    network = build_net(model)
     with working("comparing"):
         probes = [probe for path in samples or [] for probe in read_probes(path, network)]
         probes += [
@@ -82,16 +84,9 @@ def show_audit(
     report(**found.to_dict())
     for file in out or ():
         text = found.to_json() if file.suffix == ".json" else certificate_page(found.to_dict())
-        write_atomically(file, text.encode())
+        write_output(file, text.encode())
         remark(f"wrote {file}")
     suggest(f"open {out[0]}" if out else "the same command with --out certificate.html writes a page")
     limits = [each.lost_at_most for each in found.probes if each.lost_at_most is not None]
     if most_lost is not None and max(limits, default=1.0) > most_lost:
         sys.exit(1)
-
-
-def _built(spec: str) -> nn.Module:
-    network = NETS[spec]()
-    if not isinstance(network, nn.Module):
-        raise SettingsError(f"{spec} returned a {type(network).__name__}, not a torch module")
-    return network

@@ -18,7 +18,7 @@ from orthocl.formatting import counted
 if not HELP_ONLY:
     from orthocl.methods import METHODS, Method
     from orthocl.sources import load_file
-    from orthocl.testing.conformance import check_method
+    from orthocl.testing.conformance import CheckOutcome, check_method
 
 app = App(name="check", help="Run the conformance suite on the methods in a Python file.")
 
@@ -45,10 +45,15 @@ def check(
             outcomes = check_method(kind)
         for outcome in outcomes:
             failed += outcome.problem is not None
-            result = "[green]passed" if outcome.problem is None else f"[red]failed: {escape(outcome.problem)}"
-            table.add_row(outcome.check, outcome.summary, result)
+            table.add_row(outcome.check, outcome.summary, _result(outcome))
         rows = [
-            {"method": kind.name, "check": each.check, "what": each.summary, "problem": each.problem}
+            {
+                "method": kind.name,
+                "check": each.check,
+                "what": each.summary,
+                "problem": each.problem,
+                "skipped": each.skipped,
+            }
             for each in outcomes
         ]
         show(table, rows)
@@ -60,6 +65,12 @@ def check(
         sys.exit(1)
     say("all checks passed", "green")
     suggest(f"orthocl run --stream rotated-mnist-mini {chosen} --method ogd --seed 1")
+
+
+def _result(outcome: CheckOutcome) -> str:
+    if outcome.skipped:
+        return f"[dim]not applicable: {escape(outcome.skipped)}"
+    return "[green]passed" if outcome.problem is None else f"[red]failed: {escape(outcome.problem)}"
 
 
 def methods_in(spec: str) -> dict[str, type[Method]]:

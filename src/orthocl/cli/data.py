@@ -15,7 +15,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from orthocl.cli.help_only import HELP_ONLY
-from orthocl.cli.options import working
+from orthocl.cli.options import YesOption, agree_to_programs, working
 from orthocl.cli.output import new_table, remarks, results, say, show, suggest
 from orthocl.cli.output import report as facts
 from orthocl.errors import SettingsError, unknown_name
@@ -49,6 +49,7 @@ def show_status(*, data_root: DataRoot = None) -> None:
         rows = status(data_root)
     table = new_table("data set", "state", "size", "what", "where", right=["size"])
     table.columns[-1].overflow = "fold"
+    table.columns[-2].no_wrap = True  # commands, to be copied
     for row in rows:
         state = f"[{COLOURS[row.state]}]{row.state}[/]"
         detail = "see below" if row.state == "damaged" else row.detail
@@ -60,7 +61,7 @@ def show_status(*, data_root: DataRoot = None) -> None:
             console.print(f"\n[red]{row.name}[/]: {escape(row.detail)}", highlight=False, soft_wrap=True)
     looked = ", ".join(map(str, data_roots(data_root)))
     console.print(f"\nLooked in: {escape(looked)}", highlight=False, soft_wrap=True)
-    for entry in ENTRIES.values():
+    for entry in (ENTRIES[row.name] for row in rows if row.name in ENTRIES):
         console.print(f"\n[bold]{entry.name}[/]: {entry.title}. Licence: {entry.licence}.", highlight=False)
         console.print(f"  Cite: {entry.citation}. {entry.homepage}", highlight=False, soft_wrap=True)
     missing = [row.name for row in rows if row.state == "missing"]
@@ -76,6 +77,7 @@ def fetch_data(
         Path | None, cyclopts.Parameter(name="--for", help="Fetch what this experiment file needs instead.")
     ] = None,
     data_root: DataRoot = None,
+    yes: YesOption = False,
 ) -> None:
     """Fetch a data set unless it is already there: mirrors in order, checksums verified, downloads resumed.
 
@@ -83,9 +85,12 @@ def fetch_data(
         name: mnist, fashion-mnist, cifar10, cifar100, cub200, or alexnet (the weights that cub200 needs).
         experiment: an experiment file, whose data sets are fetched one after the other.
         data_root: where to look for it and put it.
+        yes: do not ask before running parts that the experiment file names.
     """
     if (name is None) == (experiment is None):
         raise SettingsError("give the name of a data set, or --for and an experiment file")
+    if experiment is not None:
+        agree_to_programs(experiment, "finding out what data it needs", yes)
     console, fetched = remarks(), {}
     for each in [name] if name is not None else _needed(experiment, data_root, console):
         start = time.monotonic()

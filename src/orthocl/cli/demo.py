@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Annotated
 
 from cyclopts import App, Parameter
-from rich.console import Console
 
 from orthocl.cli.help_only import HELP_ONLY
 from orthocl.cli.options import SeedOption, SetOption, check_jobs, working
-from orthocl.cli.output import remarks, report, say, silent, suggest
+from orthocl.cli.output import Terminal, remarks, report, say, silent, suggest
 
 if not HELP_ONLY:
     from orthocl.cli.run import show_results
@@ -51,7 +50,7 @@ def demo(
         Store(out / "store"),
         jobs=at_once,
         options=RunOptions(keep_weights=False),
-        console=remarks() if silent() else Console(),
+        console=remarks() if silent() else Terminal(),
     )
     show_results(results, ())
     with working("drawing the report"):

@@ -64,7 +64,7 @@ def _part(table: Table, places: Sequence[int], first: bool) -> Table:
     cells = [list(table.columns[place].cells) for place in places]
     for place in places:
         column = table.columns[place]
-        made.add_column(column.header, justify=column.justify, style=column.style)
+        made.add_column(column.header, justify=column.justify, style=column.style, no_wrap=column.no_wrap)
     for number, row in enumerate(table.rows):
         made.add_row(*(column[number] for column in cells), style=row.style, end_section=row.end_section)
     return made
@@ -75,8 +75,10 @@ def _natural(column: Column) -> int:
 
 
 def _least(column: Column) -> int:
-    """Of numbers all digits, and the longest word of the title; of words enough to read them."""
+    """Of numbers all digits, and the longest word of the title; of words enough to read them; of commands all."""
     header, *cells = _texts(column)
+    if column.no_wrap:
+        return _natural(column)
     if column.justify != "right":
         longest = _widest(word for text in (header, *cells) for word in text.split())
         return min(_natural(column), max(NARROWEST, min(longest, LONGEST_WORD)))

@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from cyclopts import Parameter
-from rich.console import Console
 from rich.markup import escape
 from rich.status import Status
 
-from orthocl.cli.output import silent
-from orthocl.errors import SettingsError
+from orthocl.cli.output import Terminal, silent
+from orthocl.errors import SettingsError, shortened
 
 TableFormat = Literal["terminal", "markdown", "latex", "csv", "json"]
 """The formats of `orthocl.lab.reporting.table`."""
@@ -48,7 +47,7 @@ MetricOption = Annotated[
 
 def working(what: str) -> Status:
     """A line on the error stream of a terminal that says what is being done, while a `with` block lasts."""
-    return Console(stderr=True, quiet=silent()).status(f"{what} ...")
+    return Terminal(stderr=True, quiet=silent()).status(f"{what} ...")
 
 
 def cores() -> int:
@@ -58,17 +57,20 @@ def cores() -> int:
 
 def warn(text: str) -> None:
     """A line on the error stream."""
-    Console(stderr=True).print(f"[yellow]{escape(text)}[/]", highlight=False, soft_wrap=True)
+    Terminal(stderr=True).print(f"[yellow]{escape(text)}[/]", highlight=False, soft_wrap=True)
 
 
 def make_folder(file: Path | None) -> None:
-    """Create the folder of an output file, if one is requested: an unwritable path is an error before the work."""
+    """Create the folder of an output file, if one is requested: an impossible path is an error before the work."""
     if file is None:
         return
+    from orthocl.storage import output_file  # here, because it imports torch, which help does without
+
     try:
         if file.is_dir():
             raise SettingsError(f"{file} is a folder: give the name of a file")
         file.parent.mkdir(parents=True, exist_ok=True)
+        output_file(file)
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise SettingsError(f"cannot create the folder {file.parent}: {reason}") from error
@@ -94,13 +96,38 @@ def agree(question: str, yes: bool) -> None:
     if yes:
         return
     if sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty():
-        Console(stderr=True).print(f"{escape(question)}. Is that meant? \\[y/N] ", highlight=False, end="")
+        Terminal(stderr=True).print(f"{escape(question)}. Is that meant? \\[y/N] ", highlight=False, end="")
         if sys.stdin.readline().strip().lower() in ("y", "yes"):
             return
         raise SettingsError("stopped: nothing was done")
     raise SettingsError(f"{question}: if that is meant, say --yes")
 
 
+def agree_to_programs(file: Path, what: str, yes: bool) -> None:
+    """Ask before a command that seems only to look runs the parts that an experiment file names.
+
+    Which runs are meant follows from the defaults of these parts and from the data that they make: neither is known
+    without running them.
+    """
+    if yes:
+        return
+    from orthocl.lab.experiment.file import read_file
+    from orthocl.lab.experiment.specs import programs_in
+
+    programs = [shortened(name) for name in programs_in(read_file(file))]
+    if programs:
+        more = f" and {len(programs) - 5} more" if len(programs) > 5 else ""
+        agree(
+            f"{file} names {', '.join(programs[:5])}{more}: {what} imports and runs what it names, with your rights",
+            yes,
+        )
+
+
 YesOption = Annotated[
-    bool, Parameter(name="--yes", negative="", help="Do not ask before something of an unlikely size.")
+    bool,
+    Parameter(
+        name="--yes",
+        negative="",
+        help="Do not ask before something of an unlikely size, or before running parts that FILE names.",
+    ),
 ]

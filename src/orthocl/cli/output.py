@@ -12,19 +12,21 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
 from rich import box
-from rich.console import Console, RenderableType
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.markup import escape
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
 from orthocl.cli.fitting import fitted
+from orthocl.formatting import without_control
 
 
 @dataclass(frozen=True)
@@ -66,6 +68,15 @@ def _print_found(chosen: Manners) -> None:
         print(json_text(chosen.found))
 
 
+class Terminal(Console):
+    """A console that no text of somebody else (a path, a name, a reason) can steer: every command prints on one."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """The pieces of what is printed, without control characters but rich's own."""
+        for text, style, control in super().render(renderable, options):
+            yield Segment(text if control else without_control(text), style, control)
+
+
 def manners() -> Manners:
     """How to print now; for people, unless `manners_of` says otherwise."""
     return _MANNERS.get(Manners())
@@ -78,12 +89,12 @@ def silent() -> bool:
 
 def results() -> Console:
     """Where results for people go: nothing is shown with --json."""
-    return Console(quiet=manners().json)
+    return Terminal(quiet=manners().json)
 
 
 def remarks() -> Console:
     """Where progress and remarks go: nothing is shown with --json or --quiet."""
-    return Console(stderr=True, quiet=silent())
+    return Terminal(stderr=True, quiet=silent())
 
 
 def say(text: str, style: str = "") -> None:

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from cyclopts import App, Parameter
-from rich.console import Console
 from rich.markup import escape
 
 from orthocl.cli.help_only import HELP_ONLY
@@ -21,7 +20,19 @@ from orthocl.cli.options import (
     make_folder,
     working,
 )
-from orthocl.cli.output import draw, manners, new_table, remark, remarks, report, results, say, show, suggest
+from orthocl.cli.output import (
+    Terminal,
+    draw,
+    manners,
+    new_table,
+    remark,
+    remarks,
+    report,
+    results,
+    say,
+    show,
+    suggest,
+)
 from orthocl.errors import DataError, OrthoclError, SettingsError, unknown_name
 from orthocl.formatting import counted
 
@@ -44,7 +55,7 @@ if not HELP_ONLY:
         write_predictions,
     )
     from orthocl.paper.reproduction import Reproduction, update_readme, write_reproduction
-    from orthocl.storage import write_atomically
+    from orthocl.storage import write_output
 
 app = App(name="paper", help="Tables and figures of the paper: run them and compare with the published ones.")
 
@@ -213,7 +224,7 @@ def _make(
     )
     if any(outcome.status == "interrupted" for outcome in results.outcomes):
         raise KeyboardInterrupt
-    errors = Console(stderr=True)
+    errors = Terminal(stderr=True)
     for failure in results.failures:
         text = f"[red]failed[/] {escape(failure.settings.label)}: {escape(failure.reason)}"
         errors.print(text, highlight=False, soft_wrap=True)
@@ -234,7 +245,7 @@ def _predictions(
                     known[label] = found[label] = predict_stream(run, data_root)
             except DataError as error:
                 message = f"[yellow]no predictions for {label}:[/] {escape(str(error))}"
-                Console(stderr=True).print(message, highlight=False, soft_wrap=True)
+                Terminal(stderr=True).print(message, highlight=False, soft_wrap=True)
                 continue
             write_predictions(path, known)
     return found
@@ -257,7 +268,7 @@ def _show(page: Page, table: str, places: Sequence[Path], scale: Scale) -> None:
         make_folder(path)
         if path.suffix in TEXT_SUFFIXES:
             text = page.render(TEXT_SUFFIXES[path.suffix])
-            write_atomically(path, (text.rstrip("\n") + "\n").encode())
+            write_output(path, (text.rstrip("\n") + "\n").encode())
         elif page.draw is None:
             raise OrthoclError(
                 f"{page.name} has no figure to write to {path}: no run of it is finished, or it is a table"

@@ -24,7 +24,7 @@ if not HELP_ONLY:
     from orthocl.cli.known_networks import KNOWN, without_numbers
     from orthocl.nets import make_net
     from orthocl.tangents.memory_plan import Plan
-    from orthocl.tangents.plan_text import headline, madds_text
+    from orthocl.tangents.plan_text import explicit_line, headline, madds_text
     from orthocl.tangents.planner import plan
     from orthocl.tangents.price_list import price_list
     from orthocl.tangents.verdict import PlainStep, moment_text, plain_step, times_plain, verdict
@@ -236,6 +236,8 @@ def print_plan(found: Plan, plain: PlainStep) -> None:
             f"\nRelative errors of the examples' tangents: mean {found.error_mean:.3g}, worst {found.error_worst:.3g}.",
             highlight=False,
         )
+    for line in explicit_line(found):
+        console.print(f"\n{line}", highlight=False)
     for number, line in enumerate(found.advice()):
         console.print(f"[red]Nothing fits: {line}[/]" if number == 0 else f"  - {line}", highlight=False)
     suggest("orthocl.attach(orthocl.OGDPlus(memory_per_task=...), model, optimizer) in your loop")

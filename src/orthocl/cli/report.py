@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -17,6 +18,8 @@ from orthocl.cli.options import (
     SeedOption,
     SetOption,
     StoreOption,
+    YesOption,
+    agree_to_programs,
     make_folder,
     warn,
     working,
@@ -30,7 +33,7 @@ from orthocl.formatting import counted
 if not HELP_ONLY:
     from orthocl.lab.experiment.experiment import load_experiment
     from orthocl.lab.experiment.settings import RunSettings
-    from orthocl.lab.reporting.chosen_runs import chosen
+    from orthocl.lab.reporting.chosen_runs import chosen, failed_runs
     from orthocl.lab.reporting.figure import check_suffix, make_figure, save_figure
     from orthocl.lab.reporting.report import write_report
     from orthocl.lab.run.execute import identify
@@ -62,8 +65,11 @@ def report(
     metric: MetricOption = None,
     store: StoreOption = DEFAULT_STORE,
     data_root: DataRootOption = None,
+    yes: YesOption = False,
 ) -> None:
     """Write a self-contained HTML page of finished runs.
+
+    With FILE it asks before it runs parts of your own that FILE names; without FILE it runs nothing.
 
     Example: orthocl report experiments/quick.toml --out quick.html
 
@@ -81,12 +87,16 @@ def report(
         with working("reading the store"):
             records = readable_records(opened)
             pairs = chosen(((record.settings, record) for record in records), only or (), seed or ())
+            failures = failed_runs(opened, only or (), seed or ())
     else:
+        agree_to_programs(file, "a report of its runs", yes)
         experiment = load_experiment(file, only=only or (), seeds=seed or (), overrides=set_ or ())
         name, description = experiment.name, experiment.description
         metrics = metrics or list(experiment.metrics)
         with working("looking for the runs in the store"):
-            pairs = _pairs(experiment.runs, opened, None if data_root is None else str(data_root))
+            ids = identify(experiment.runs, None if data_root is None else str(data_root))
+            pairs = _pairs(experiment.runs, ids, opened)
+            failures = failed_runs(opened, runs=ids)
     if not pairs:
         raise StoreError(f"none of these runs has finished in {opened.directory}: run the experiment first")
     with working("drawing"):
@@ -104,23 +114,23 @@ def report(
                 title=name,
                 description=description,
                 metrics=metrics,
+                failures=failures,
                 store=opened,
                 command=command,
             )
-    remark(f"{counted(len(pairs), 'run')} to {path}")
-    facts(runs=len(pairs), **{"report" if figure is None else "figure": str(path)})
+    failed = f", {len(failures)} failed," if failures else ""
+    remark(f"{counted(len(pairs), 'run')} finished{failed} to {path}")
+    facts(runs=len(pairs), failed=len(failures), **{"report" if figure is None else "figure": str(path)})
     suggest(
         f"open {path}"
         + (f"; orthocl view {file or ''}".rstrip() + " shows it live" if figure is None else "")
     )
 
 
-def _pairs(
-    runs: tuple[RunSettings, ...], store: Store, data_root: str | None
-) -> list[tuple[RunSettings, Record]]:
+def _pairs(runs: Sequence[RunSettings], ids: Sequence[str], store: Store) -> list[tuple[RunSettings, Record]]:
     """The runs that have a good record, with a word about damaged ones."""
     found = []
-    for run, settings in zip(identify(runs, data_root), runs, strict=True):
+    for run, settings in zip(ids, runs, strict=True):
         try:
             record = store.record(run)
         except StoreError as error:

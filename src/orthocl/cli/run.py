@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from cyclopts import App, Parameter
-from rich.console import Console
 from rich.markup import escape
 
 from orthocl.cli.help_only import HELP_ONLY
@@ -25,11 +24,12 @@ from orthocl.cli.options import (
     TableFormat,
     YesOption,
     agree,
+    agree_to_programs,
     check_jobs,
     make_folder,
     working,
 )
-from orthocl.cli.output import manners, new_table, remark, remarks, say, show, suggest
+from orthocl.cli.output import Terminal, manners, new_table, remark, remarks, say, show, suggest
 from orthocl.cli.output import report as facts
 from orthocl.cli.output import results as show_on
 from orthocl.errors import SettingsError, UnlikelyError
@@ -70,7 +70,13 @@ def run(
     backend_set: Annotated[
         list[str] | None, Parameter(help="KEY=VALUE for the backend, may be repeated.")
     ] = None,
-    dry_run: Annotated[bool, Parameter(negative="", help="Show what would run, and for how long.")] = False,
+    dry_run: Annotated[
+        bool,
+        Parameter(
+            negative="",
+            help="Show what would run, and for how long. It asks before it runs parts that FILE names.",
+        ),
+    ] = False,
     metric: MetricOption = None,
     table: Annotated[TableFormat, Parameter(name="--table", help="Format of the table.")] = "terminal",
     report: Annotated[Path | None, Parameter(help="Write an HTML report to this file.")] = None,
@@ -100,6 +106,8 @@ def run(
 
     With your own parts: orthocl run --stream photos/ --net my_net.py:build --method my_method.py:Leash
     """
+    if dry_run and file is not None:
+        agree_to_programs(file, "even a dry run", yes)
     experiment = sized(
         lambda any_size: _experiment(file, stream, method, net, seed, only, set_, any_size), yes
     )
@@ -228,7 +236,7 @@ def show_results(
     kind: Literal["terminal", "markdown", "latex", "csv", "json"] = "terminal",
 ) -> None:
     """Print the table, what it says, and what is missing from it and why."""
-    errors = Console(stderr=True)
+    errors = Terminal(stderr=True)
     if results.pairs:
         findings = [finding.headline for finding in find(group_runs(results.pairs))]
         made = make_table(results.pairs, metrics)

@@ -32,6 +32,7 @@ from orthocl.formatting import counted
 if not HELP_ONLY:
     from orthocl.checking import check_value
     from orthocl.lab.experiment.grid import flat
+    from orthocl.lab.reporting.chosen_runs import failed_runs
     from orthocl.lab.reporting.escaping import csv_text
     from orthocl.lab.reporting.groups import agreed_labels
     from orthocl.lab.reporting.table import DEFAULT_METRICS, Cell, make_table, title
@@ -40,7 +41,7 @@ if not HELP_ONLY:
     from orthocl.lab.store.record import Record
     from orthocl.lab.store.store import Store
     from orthocl.metrics import METRICS
-    from orthocl.storage import write_atomically
+    from orthocl.storage import write_output
 
 app = App(name="runs", help="Records of finished runs: list, show, compare, export, remove, check.")
 
@@ -90,7 +91,7 @@ def doctor(
     ] = False,
     store: StoreOption = DEFAULT_STORE,
 ) -> int:
-    """Read and verify every file of the store, say what is damaged, and rebuild the index.
+    """Read and verify every file of the store, say what is damaged and which runs failed, and rebuild the index.
 
     After --quarantine, the runs that lost a record or a checkpoint are executed again by the next `orthocl run`.
     """
@@ -108,9 +109,19 @@ def doctor(
     for path in moved:
         say(f"moved to {path}")
     good = sum(line.status != "damaged" for line in records)
-    text = f"{counted(good, 'good record')}, {counted(len(damages), 'damaged file')}"
+    failed = failed_runs(opened)
+    for one in failed:
+        say(f"{one.settings.label} ({one.run}) failed: {one.reason}")
+    text = (
+        f"{counted(good, 'good record')}, {counted(len(failed), 'failed run')}, "
+        f"{counted(len(damages), 'damaged file')}"
+    )
     advice = "; move them away with --quarantine" if damages and not quarantine else ""
-    report(good=good, moved=[str(path) for path in moved])
+    report(
+        good=good,
+        failed=[{"id": one.run, "reason": one.reason} for one in failed],
+        moved=[str(path) for path in moved],
+    )
     remark(f"{text}{advice}")
     suggest("orthocl runs doctor --quarantine" if damages and not quarantine else "orthocl runs list")
     return 1 if damages and not quarantine else 0
@@ -215,11 +226,11 @@ def export(
         raise StoreError(f"there are no records in {store}: run an experiment first")
     make_folder(file)
     if suffix == "json":
-        write_atomically(file, ("[" + ",\n".join(record.to_json() for record in records) + "]\n").encode())
+        write_output(file, ("[" + ",\n".join(record.to_json() for record in records) + "]\n").encode())
     elif suffix == "csv":
-        write_atomically(file, _csv([_export_row(record) for record in records]).encode())
+        write_output(file, _csv([_export_row(record) for record in records]).encode())
     else:
-        write_atomically(file, _parquet([_export_row(record) for record in records]))
+        write_output(file, _parquet([_export_row(record) for record in records]))
     remark(f"{counted(len(records), 'record')} to {file}")
     report(records=len(records), file=str(file))
     suggest("orthocl report makes a page of the same runs")

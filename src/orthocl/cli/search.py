@@ -18,6 +18,7 @@ from orthocl.cli.options import (
     SetOption,
     StoreOption,
     YesOption,
+    agree_to_programs,
     check_jobs,
     make_folder,
     working,
@@ -37,12 +38,13 @@ if not HELP_ONLY:
         SearchSettings,
         Trial,
         find_groups,
+        result_path,
         run_search,
         toml_text,
     )
     from orthocl.lab.search.sensitivity import sensitivity_figure
     from orthocl.lab.store.store import Store
-    from orthocl.storage import write_atomically
+    from orthocl.storage import write_output
 
 app = App(name="search")
 SHOWN = 10
@@ -74,7 +76,13 @@ def search(
     ] = None,
     best: Annotated[Path | None, Parameter(help="Write the best settings (TOML) to this file.")] = None,
     plot: Annotated[Path | None, Parameter(help="Write the sensitivity plot: .svg, .pdf or .png.")] = None,
-    dry_run: Annotated[bool, Parameter(negative="", help="Show the grids and the number of runs.")] = False,
+    dry_run: Annotated[
+        bool,
+        Parameter(
+            negative="",
+            help="Show the grids and the number of runs. It asks before it runs parts that FILE names.",
+        ),
+    ] = False,
     data_root: DataRootOption = None,
     yes: YesOption = False,
 ) -> int:
@@ -88,6 +96,8 @@ def search(
     For example: orthocl search experiments/search_mnist.toml --only rotated-mnist/ewc --plot ewc.svg
     """
     at_once = check_jobs(jobs)
+    if dry_run:
+        agree_to_programs(file, "even a dry run", yes)
 
     def read(any_size: bool) -> Experiment:
         with working(f"reading {file}"):
@@ -100,6 +110,7 @@ def search(
     table = {**experiment.search, **{key: value for key, value in given.items() if value is not None}}
     settings = SearchSettings.from_table(table)
     options = RunOptions(keep_weights=False, data_root=None if data_root is None else str(data_root))
+    result_path(Store(store), experiment.name)  # an impossible name is an error now, not after hours
     if dry_run:
         with working("sorting the candidates"):
             groups = find_groups(experiment, settings)
@@ -128,7 +139,7 @@ def search(
     say(result.to_toml())
     report(best=result.to_toml())
     if best is not None:
-        write_atomically(best, result.to_toml().encode())
+        write_output(best, result.to_toml().encode())
     if plot is not None:
         with working("drawing"):
             save_figure(sensitivity_figure(result), plot)

@@ -17,6 +17,8 @@ from orthocl.cli.options import (
     OnlyOption,
     SeedOption,
     StoreOption,
+    YesOption,
+    agree_to_programs,
     working,
 )
 from orthocl.cli.output import json_text, manners, remark, remarks, suggest
@@ -47,15 +49,18 @@ def view(
     metric: MetricOption = None,
     store: StoreOption = DEFAULT_STORE,
     data_root: DataRootOption = None,
+    yes: YesOption = False,
 ) -> int:
     """Show the report page on this machine, and keep it up to date while runs go on. Ctrl-C ends it.
 
-    Only this machine can see it, and it changes nothing.
+    Only this machine can see it, and it changes nothing. With FILE it asks before it runs parts of your own that FILE
+    names; without FILE it runs nothing.
 
     Example: orthocl view experiments/quick.toml --open
     """
     opened, experiment, ids = Store(store), None, None
     if file is not None:
+        agree_to_programs(file, "a view of its runs", yes)
         experiment = load_experiment(file, only=only or (), seeds=seed or ())
         with working("looking for the runs in the store"):
             ids = identify(experiment.runs, None if data_root is None else str(data_root))

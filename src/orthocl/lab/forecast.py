@@ -18,7 +18,7 @@ from typing import ClassVar, Literal, TypeVar
 import torch
 from torch import Tensor
 
-from orthocl.errors import OrthoclError, UnsupportedError
+from orthocl.errors import OrthoclError, TrainingError, UnsupportedError
 from orthocl.lab.experiment.settings import RunSettings, StreamSettings, run_id
 from orthocl.lab.run.execute import RunOptions, build_learner, make_stream, threads, total_steps
 from orthocl.lab.store.record import Record
@@ -141,7 +141,7 @@ def forecast(runs: Sequence[RunSettings], store: Store, options: RunOptions | No
         if key not in paces:
             pace = _from_records(known, *key)
             probe = partial(_probe, settings.resolved(), stream)
-            paces[key] = _or_error(probe) if pace is None else pace
+            paces[key] = _or_error(partial(_reported, probe)) if pace is None else pace
         forecasts.append(_of_pace(paces[key], settings, stream, state))
     return forecasts
 
@@ -161,6 +161,16 @@ def _or_error(make: Callable[[], Made]) -> Made | OrthoclError:
         return make()
     except OrthoclError as error:
         return error
+
+
+def _reported(probe: Callable[[], Made]) -> Made:
+    """What a part of the user's own raises is the run's failure, and its forecast."""
+    try:
+        return probe()
+    except OrthoclError:
+        raise
+    except Exception as error:
+        raise TrainingError(f"its first steps fail: {type(error).__name__}: {error}") from error
 
 
 # ---- from records -------------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from orthocl.checking import check_value, field_types
+from orthocl.errors import SettingsError
 from orthocl.nets.inputs import Inputs
 from orthocl.storage import export_state, tensor_bytes
 
@@ -78,7 +79,13 @@ class Method(Declarations):
         return None
 
     def transform(self, learner: Learner, gradient: Gradient) -> Gradient:
-        """The gradient to use instead of this one."""
+        """The gradient to use instead of this one.
+
+        Args:
+            learner: the learner.
+            gradient: a list of tensors, one for each of `learner.parameters` and of its shape, which stay as they are.
+                What is returned is such a list too.
+        """
         return gradient
 
     def inside(self, learner: Learner, displacement: Gradient) -> Gradient:
@@ -185,6 +192,21 @@ class Method(Declarations):
     def nbytes(self) -> int:
         """Bytes of memory that the method's state takes."""
         return tensor_bytes(self.state_dict())
+
+
+def check_answer(method: Method, hook: str, gradient: Gradient, changed: object) -> None:
+    """Reject what a method's `transform` or `inside` returned if it is no gradient, and name the place that made it."""
+    got = f"a {type(changed).__name__}"
+    if isinstance(changed, list | tuple):
+        shapes = [getattr(part, "shape", None) for part in changed]
+        if shapes == [part.shape for part in gradient]:
+            return
+        got = "other shapes" if len(changed) == len(gradient) else f"a list of {len(changed)}"
+    code = getattr(type(method), hook).__code__
+    raise SettingsError(
+        f"{code.co_filename}, line {code.co_firstlineno}: `{hook}` of {method.name} must return a list of tensors, "
+        f"one for each that it is given and of its shape, got {got}"
+    )
 
 
 def later(default: Any) -> Any:

@@ -46,8 +46,9 @@ class Certifiable:
         before: Mapping[str, Tensor] | None = None,
         samples: int = 512,
         confidence: float = 0.95,
+        together: bool = True,
     ) -> Certificate:
-        """What the latest task changed on earlier ones: outputs, accuracy, first order, a bound, bytes, drift.
+        """What the latest task changed on earlier ones: outputs, accuracy, what was lost at most, bytes, drift.
 
         Args:
             probes: name -> independent samples of an earlier task: (inputs, targets), a data set, a loader, a Task of
@@ -56,9 +57,15 @@ class Certifiable:
             before: a state dict to compare with, such as one saved when the first task was finished; by default the
                 weights at the start of the latest task.
             samples: at most so many of each probe, drawn at random.
-            confidence: of the limits on what was lost.
+            confidence: of the limits on what was lost, at least 0.5 and below 1.
+            together: whether they hold for all probes at once, or each on its own.
+
+        Raises:
+            DataError: weights, samples or outputs that are not finite numbers, or labels that no output belongs to.
         """
         from orthocl.methods.learner_certificate import learner_certificate
 
         learner = cast("Learner", self)
-        return learner_certificate(learner, probes, before=before, samples=samples, confidence=confidence)
+        return learner_certificate(
+            learner, probes, before=before, samples=samples, confidence=confidence, together=together
+        )

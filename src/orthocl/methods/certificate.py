@@ -12,9 +12,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from orthocl.checking import check_value
+from orthocl.errors import DataError, SettingsError
 from orthocl.formatting import counted, size_text
 from orthocl.methods.adapter_overlap import AdapterOverlap
 from orthocl.methods.over_time import OverTime
+from orthocl.nets.inputs import tensors
 from orthocl.nets.outputs import Outputs
 from orthocl.tangents.retention import (
     Change,
@@ -65,9 +68,9 @@ class Retention:
 class Certificate:
     """What a change of weights did to earlier tasks: `print` it, or take `to_dict()` or `to_json()`.
 
-    Proven for the samples of each probe: change <= bound (see `orthocl.tangents.retention`). Proven for all samples of
-    the kind, if the probe was drawn independently of the training: the share lost is at most `lost_at_most`, except
-    with probability 1 - confidence, for each probe on its own. Everything else is measured.
+    Proven for all samples of the kind, if the probe was drawn independently of the training and is used once: the share
+    lost is at most `lost_at_most`, except with probability 1 - confidence, for all probes `together` or for each on its
+    own. Everything else is measured: the terms of a change explain it and limit nothing else.
 
     Args:
         method: name of the method, or what made the change.
@@ -78,6 +81,8 @@ class Certificate:
         stored: bytes that the method keeps.
         unprotected: parameters that moved and that the method does not protect.
         confidence: of `lost_at_most`.
+        together: whether the limits of all probes hold at once with that confidence, or each on its own.
+        protects: what `leak` is measured against, where that is less than all the tangents of the remembered samples.
         adapters: how much pairs of low-rank adapters overlap.
         notes: what the reader must know besides, such as overlapping adapters.
         over_time: accuracy on each task after each fit, where earlier weights were kept.
@@ -91,6 +96,8 @@ class Certificate:
     stored: int = 0
     unprotected: tuple[str, ...] = ()
     confidence: float = CONFIDENCE
+    together: bool = True
+    protects: str = ""
     adapters: tuple[AdapterOverlap, ...] = ()
     notes: tuple[str, ...] = ()
     over_time: OverTime | None = None
@@ -104,24 +111,35 @@ class Certificate:
             worst = max(named, key=lambda each: each.lost_at_most or 0.0)
             lost, samples = sum(each.lost or 0 for each in named), sum(each.samples for each in named)
             return (
-                f"Of {counted(samples, 'test sample')} of earlier tasks {_lost(lost)}; with "
-                f"{self.confidence:.0%} confidence, at most {worst.lost_at_most or 0.0:.1%} of "
-                f"all such samples are lost on the worst task ({worst.name})."
+                f"Of {counted(samples, 'test sample')} of earlier tasks {_lost(lost)}; if they were drawn "
+                f"independently of the training, at most {worst.lost_at_most or 0.0:.1%} of all such samples are lost "
+                f"on the worst task ({worst.name}), with {percent(self.confidence)} confidence."
             )
         if labelled:
             lost, samples = sum(each.lost or 0 for each in labelled), sum(each.samples for each in labelled)
             return (
-                f"Of {counted(samples, 'remembered sample')} of earlier tasks {_lost(lost)}; name independent test "
-                "samples to learn how many others are."
+                f"Of {counted(samples, 'sample')} of earlier tasks {_lost(lost)}; name independent test samples to "
+                "learn how many others are."
             )
         if not self.probes:
             return "There are no samples of earlier tasks to compare."
         worst_change = max(self.probes, key=lambda each: each.change.measured)
         return f"Outputs for earlier tasks changed by at most {worst_change.change.measured:.1%} ({worst_change.name})."
 
+    @property
+    def limits(self) -> str:
+        """What the limits of the rows say together; empty if there are none."""
+        count = sum(each.lost_at_most is not None for each in self.probes)
+        if not count:
+            return ""
+        sure = f"{percent(self.confidence)} confidence"
+        if self.together or count == 1:
+            return f"the limits on what was lost hold with {sure}, all rows together"
+        return f"each limit on what was lost holds with {sure} on its own, not all rows together"
+
     def to_dict(self) -> dict[str, Any]:
         """As JSON values."""
-        return {**asdict(self), "sentence": self.sentence}
+        return {**asdict(self), "sentence": self.sentence, "limits": self.limits}
 
     def to_json(self) -> str:
         """As JSON text."""
@@ -130,9 +148,12 @@ class Certificate:
     def __str__(self) -> str:
         lines = [f"Retention certificate ({self.method})", self.sentence, ""]
         lines += [_row(each) for each in self.probes]
+        if self.limits:
+            lines.append(self.limits)
         lines += ["", f"weights moved by {self.moved:.2%}; the method stores {size_text(self.stored)}"]
         if self.leak is not None:
-            lines.append(f"share of the change inside the protected space (leak): {self.leak:.1e}")
+            against = f", measured against {self.protects}" if self.protects else ""
+            lines.append(f"share of the change inside the protected space (leak): {self.leak:.1e}{against}")
         if self.drift:
             found = ", ".join(f"{name} {value:.3f}" for name, value in self.drift.items())
             lines.append(f"stored tangents against current ones: {found}")
@@ -151,7 +172,7 @@ def _row(one: Retention) -> str:
     text = (
         f"{one.name} ({counted(one.samples, 'remembered sample' if one.remembered else 'sample')}): {what} changed by "
         f"{_share(change.measured)} (first order {_share(change.first_order)}, curvature {_share(change.curvature)}, "
-        f"bound {_share(change.bound)})"
+        f"remainder {_share(change.remainder)})"
     )
     if one.protected:
         text += f", all outputs by {_share(one.change.measured)}"
@@ -181,6 +202,7 @@ def certify(
     protected: Read | None = None,
     outputs: Outputs = None,
     confidence: float = CONFIDENCE,
+    together: bool = True,
 ) -> Certificate:
     """Compare two states of a model on samples: the part of the certificate that needs no method.
 
@@ -188,49 +210,132 @@ def certify(
         model: the model; its own weights stay as they are.
         before: its state dict before, or the part of it that may have moved.
         after: the same entries after.
-        probes: the samples.
+        probes: the samples. No limit is given for a probe that holds a remembered sample of another one.
         method: what made the change, for the report.
         protected: (model, inputs, targets) -> what the method remembers, for probes of remembered samples.
         outputs: which outputs are compared, as for `attach`.
-        confidence: of the limits on what was lost.
+        confidence: of the limits on what was lost, at least 0.5 and below 1.
+        together: whether they hold for all probes at once, each at (1 - confidence) / their number, or each on its own.
+
+    Raises:
+        SettingsError: a confidence that is none.
+        DataError: what cannot be computed is not certified: weights, samples or outputs that are not finite numbers,
+            labels that no output belongs to.
     """
+    check_confidence(confidence)
     path = Path.between(model, before, after)
     size = sum(float(part.double().square().sum()) for part in path.start.values()) ** 0.5
+    copies = _copies(probes)
     rows = []
     for probe in probes:
         kept = None
         if protected is not None and probe.remembered and probe.targets is not None:
             kept = compare(model, path, probe, protected).change()
         found = compare(model, path, probe, partial(every_output, outputs=outputs))
-        rows.append(_retention(found, probe, kept, confidence))
-    return Certificate(method, tuple(rows), moved=path.length / max(size, 1e-300), confidence=confidence)
+        rows.append(_retention(found, probe, kept))
+    return Certificate(
+        method,
+        _limited(rows, copies, confidence, together),
+        moved=path.length / max(size, 1e-300),
+        confidence=confidence,
+        together=together,
+        notes=tuple(
+            f"no limit for {probe.name}: {counted(count, 'sample')} of it are among those that the method keeps"
+            for probe, count in zip(probes, copies, strict=True)
+            if count
+        ),
+    )
 
 
-def _retention(found: Comparison, probe: Probe, protected: Change | None, confidence: float) -> Retention:
+def check_confidence(confidence: float) -> None:
+    """Reject a confidence that is no probability, or that says less than a coin."""
+    check_value("confidence", confidence, float)
+    if not 0.5 <= confidence < 1:
+        raise SettingsError(f"confidence is a probability of at least 0.5 and below 1, got {confidence}")
+
+
+def percent(share: float) -> str:
+    """A probability as a percentage, not rounded up to certainty.
+
+    >>> percent(0.95), percent(0.9999)
+    ('95%', '99.99%')
+    """
+    return f"{100 * share:.10g}%"
+
+
+def _copies(probes: Sequence[Probe]) -> list[int]:
+    """For each probe of samples said to be independent, how many are among the remembered ones."""
+    known = {key for probe in probes if probe.remembered for key in _keys(probe)}
+    return [
+        0 if probe.remembered or not known else sum(key in known for key in _keys(probe)) for probe in probes
+    ]
+
+
+def _keys(probe: Probe) -> list[bytes]:
+    """The bytes of the inputs of each sample."""
+    parts = [part.detach().cpu().reshape(len(probe), -1).contiguous() for part in tensors(probe.inputs)]
+    return [
+        b"".join(part[row].view(torch.uint8).numpy().tobytes() for part in parts) for row in range(len(probe))
+    ]
+
+
+def _limited(
+    rows: Sequence[Retention], copies: Sequence[int], confidence: float, together: bool
+) -> tuple[Retention, ...]:
+    """The rows with their limits on what was lost: those of independent samples with labels."""
+    named = [
+        each.lost is not None and not each.remembered and not known
+        for each, known in zip(rows, copies, strict=True)
+    ]
+    level = 1 - (1 - confidence) / max(1, sum(named)) if together else confidence
+    return tuple(
+        replace(each, lost_at_most=upper_limit(each.lost or 0, each.samples, level)) if limit else each
+        for each, limit in zip(rows, named, strict=True)
+    )
+
+
+def _retention(found: Comparison, probe: Probe, protected: Change | None) -> Retention:
     rows = (found.after - found.before).norm(dim=1)
     typical = max(float(found.before.square().sum(1).mean().sqrt()), 1e-300)
     worst = float(rows.max()) / typical
     plain = Retention(probe.name, probe.remembered, len(probe), found.change(), protected, worst)
-    labels = probe.targets
-    if not are_classes(found.before, labels) or not isinstance(labels, Tensor):
+    labels = _classes(found.before, probe)
+    if labels is None:
         return plain
     then, now, right = found.before.argmax(1), found.after.argmax(1), labels.to(found.before.device)
-    lost = int(((then == right) & (now != right)).sum())
     return replace(
         plain,
         accuracy_before=float((then == right).double().mean()),
         accuracy_after=float((now == right).double().mean()),
         flipped=int((then != now).sum()),
-        lost=lost,
-        lost_at_most=None if probe.remembered else upper_limit(lost, len(right), confidence),
+        lost=int(((then == right) & (now != right)).sum()),
     )
 
 
 def are_classes(outputs: Tensor, labels: object) -> bool:
-    """Whether the outputs are one logit for each class, and the labels classes."""
-    if not isinstance(labels, Tensor) or labels.is_floating_point() or labels.dim() != 1:
+    """Whether the outputs are one logit for each class, and the labels numbers of classes."""
+    if not isinstance(labels, Tensor) or labels.is_floating_point() or labels.is_complex():
         return False
-    return outputs.shape[1] > int(labels.max()) and outputs.shape[1] > 1
+    return labels.dim() == 1 and outputs.shape[1] > 1
+
+
+def _classes(outputs: Tensor, probe: Probe) -> Tensor | None:
+    """The labels, if they are classes and the outputs one logit for each class.
+
+    Raises:
+        DataError: labels that no output belongs to: none of these samples could be lost.
+    """
+    labels = probe.targets
+    if not isinstance(labels, Tensor) or not are_classes(outputs, labels):
+        return None
+    lowest, highest = int(labels.min()), int(labels.max())
+    if lowest < 0 or highest >= outputs.shape[1]:
+        raise DataError(
+            f"the labels of {probe.name!r} range from {lowest} to {highest}, but the model has outputs for 0 to "
+            f"{outputs.shape[1] - 1} only: leave out samples of other classes, or give targets=None to compare outputs "
+            "without labels"
+        )
+    return labels
 
 
 def upper_limit(count: int, samples: int, confidence: float = CONFIDENCE) -> float:

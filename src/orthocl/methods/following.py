@@ -12,7 +12,7 @@ from orthocl.errors import SettingsError, StoreError, UnsupportedError, warn
 from orthocl.methods.guard import marks
 from orthocl.methods.halfway import Halfway
 from orthocl.methods.saved_state import check_saved, check_saved_settings
-from orthocl.storage import converted
+from orthocl.storage import converted, moved
 from orthocl.tangents.growing import has_grown
 
 if TYPE_CHECKING:
@@ -72,11 +72,12 @@ def restore(learner: Learner, state: dict[str, Any]) -> None:
         raise StoreError(f"this state belongs to another model; protected parameters that differ: {odd[:4]}")
     check_saved_settings(state, method.settings())
     before, draws = method.state_dict(), learner.generator.get_state()
+    given = moved(state["state"], learner.device)
     try:
         if same:
-            method.load_state_dict(state["state"], learner)
+            method.load_state_dict(given, learner)
         else:
-            _restore_smaller(learner, state["state"], saved)
+            _restore_smaller(learner, given, saved)
         learner.generator.set_state(state["random"])
     except (LookupError, TypeError, AttributeError, ValueError, RuntimeError) as error:
         method.load_state_dict(before, learner)

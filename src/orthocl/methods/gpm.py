@@ -20,8 +20,9 @@ class GPM(LayerProjection):
     """Project each layer's step away from the span of the inputs that the layer has seen: d <- d - d M M^T.
 
     With R = [a_1 ... a_n] the inputs of a layer on remembered samples, M is extended at the end of a task by the
-    leading left singular vectors of R - M M^T R until |M M^T R|^2 >= threshold |R|^2. Every output
-    of the layer on a remembered input then stays the same, to all orders, not only the remembered outputs.
+    leading left singular vectors of R - M M^T R until |M M^T R|^2 >= threshold |R|^2. With threshold 1
+    every output of the layer on a remembered input then stays the same, to all orders, not only the remembered outputs;
+    below 1 the part of the inputs outside M lets it move.
 
     Biases are counted as the weight of a further input of 1. Parameters that belong to no such layer (norm layers,
     embeddings) are held fixed after the first task, as in the authors' code.

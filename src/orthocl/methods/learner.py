@@ -16,9 +16,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
-from orthocl.errors import DataError, TrainingError, UnsupportedError, warn
+from orthocl.errors import DataError, SettingsError, TrainingError, UnsupportedError, warn
 from orthocl.formatting import counted, size_text
-from orthocl.methods.base import Method
+from orthocl.methods.base import Method, check_answer
 from orthocl.methods.certifiable import Certifiable
 from orthocl.methods.following import follow_growth, follow_precision, follow_weights, restore
 from orthocl.methods.guard import Guard, marks
@@ -28,7 +28,7 @@ from orthocl.nets.heads import find_heads
 from orthocl.nets.inputs import Batch, Inputs, Targets, call_model, each_tensor, tensors
 from orthocl.nets.modes import run_in_eval_mode
 from orthocl.nets.outputs import Outputs, check_repeatable, read_outputs, takes
-from orthocl.storage import read_state, write_state
+from orthocl.storage import output_file, read_state, write_state
 from orthocl.streams.base import Split, Task
 from orthocl.streams.batches import SplitBatch, as_split
 from orthocl.streams.checks import check_finite
@@ -297,6 +297,8 @@ class Learner(Certifiable):
     def _as_task(self, data: Task | Split | Dataset[Any] | DataLoader[Any], head: str | None) -> Task:
         if isinstance(data, Task):
             return data
+        if head is not None and find_heads(self.model) is None:
+            raise SettingsError(f"this model has no heads (it is not a `MultiHead`): leave head={head!r} out")
         number = self.tasks_done + 1
         split = as_split(data, self.batch, self.model, self.generator)
         if not len(split):
@@ -338,7 +340,9 @@ class Learner(Certifiable):
             if not method.protects:
                 continue
             weights, anchor = view.protected, [self.anchor[name] for name in view.parameters]
-            torch._foreach_sub_(weights, list(method.inside(view, _displacement(weights, anchor))))
+            inside = method.inside(view, _displacement(weights, anchor))
+            check_answer(method, "inside", weights, inside)
+            torch._foreach_sub_(weights, list(inside))
             if method.soft:
                 view.reanchor()
 
@@ -368,6 +372,8 @@ class Learner(Certifiable):
         self._gradient = [_dense_gradient(p) for p in self.protected]
         if self._transforms:
             changed = self.method.transform(self, self._gradient)
+            if changed is not self._gradient:
+                check_answer(self.method, "transform", self._gradient, changed)
             for parameter, new in zip(self.protected, changed, strict=True):
                 if parameter.requires_grad:
                     parameter.grad = new
@@ -426,7 +432,7 @@ class Learner(Certifiable):
 
     def save(self, path: str | Path) -> None:
         """Write the method's memory and state to one safetensors file. Save the model's weights separately."""
-        write_state(path, self.state_dict())
+        write_state(output_file(path), self.state_dict())
 
     def load(self, path: str | Path) -> None:
         """Read what `save` wrote."""

@@ -34,6 +34,7 @@ def learner_certificate(
     before: Weights | None = None,
     samples: int = 512,
     confidence: float = 0.95,
+    together: bool = True,
 ) -> Certificate:
     """What `learner.certificate` returns; see there."""
     if learner.task is not None:
@@ -57,6 +58,7 @@ def learner_certificate(
         protected=_protected(learner),
         outputs=learner.outputs,
         confidence=confidence,
+        together=together,
     )
     measured = learner.method.monitor(learner)
     leaks = [value for name, value in measured.items() if name.rpartition(".")[2] == "leak"]
@@ -64,10 +66,11 @@ def learner_certificate(
     return replace(
         found,
         leak=max(leaks, default=None),
+        protects=_protects(learner.method),
         drift=drift,
         stored=learner.method.nbytes(),
         unprotected=tuple(_unprotected(learner, start)),
-        notes=_large_memory(learner),
+        notes=found.notes + _large_memory(learner),
     )
 
 
@@ -87,6 +90,15 @@ def _large_memory(learner: Learner) -> tuple[str, ...]:
         f"The memory is larger than the model ({size_text(stored)} against {size_text(own)})"
         + (f": {known} if that is too much." if known else "."),
     )
+
+
+def _protects(method: Method) -> str:
+    """What a leak is measured against, where the memory is compressed with losses."""
+    members = list(method.members.values()) if isinstance(method, Composite) else [method]
+    energy = min((float(getattr(member, "energy", 1.0)) for member in members), default=1.0)
+    if energy >= 1:
+        return ""
+    return f"the compressed memory, which holds {energy:.0%} of the energy of the tangents to protect, not all of it"
 
 
 def _now(learner: Learner, start: Weights) -> dict[str, Tensor]:
@@ -126,7 +138,7 @@ def _pieces(method: Method) -> Sequence[Remembered]:
     if isinstance(method, Composite):
         found = {piece.task: piece for member in method.members.values() for piece in _pieces(member)}
         return list(found.values())
-    memory, watch = getattr(method, "memory", None), getattr(method, "watch", None)
+    memory, watch = getattr(method, "memory", None), getattr(method, "watcher", None)
     if isinstance(memory, SampleMemory):
         return list(memory)
     return [piece for piece, _ in watch.probes.values()] if isinstance(watch, Watch) else []

@@ -26,7 +26,7 @@ from orthocl.tangents.adapter import Adapter
 from orthocl.tangents.collect import Tangents, collect
 from orthocl.tangents.compress import Compression
 from orthocl.tangents.growing import grow_subspace
-from orthocl.tangents.planner import plan
+from orthocl.tangents.planner import planned
 from orthocl.tangents.projector import Projector
 from orthocl.tangents.remembering import TOKENS, Remembering, Variant
 from orthocl.tangents.subspace import Subspace
@@ -64,6 +64,8 @@ class OGD(Method):
             protected exactly, and its distance from the true tangents is among the monitors.
         worst_energy: share that is kept of every single tangent; 0 for no such condition.
         tokens: positions of each sample that variant "tokens" remembers, drawn from those with a target.
+        watch: whether the drift of a few tangents of every earlier task and the largest stable learning rate are
+            measured when a task ends, which is most of the time that leaving a task takes. The leak always is.
     """
 
     name: ClassVar[str] = "ogd"
@@ -78,6 +80,7 @@ class OGD(Method):
     energy: float = later(1.0)
     worst_energy: float = later(0.0)
     tokens: int = later(TOKENS)
+    watch: bool = later(True)
     minimum: ClassVar[Mapping[str, float]] = {
         "memory_per_task": 0,
         "input_cache": 0,
@@ -90,21 +93,21 @@ class OGD(Method):
     saved_adapter: dict[str, Any] | None = field(default=None, init=False, repr=False)
     """State of an adapter that `resume_task` will put back."""
     peak: int = field(default=0, init=False, repr=False)
-    watch: Watch = field(default_factory=Watch, init=False, repr=False)
+    watcher: Watch = field(default_factory=Watch, init=False, repr=False)
     remembered: dict[int, Tensor] = field(default_factory=dict, init=False, repr=False)
     """Task number -> positions of the remembered samples in its training data."""
 
     def __post_init__(self) -> None:
+        self.watcher.on = self.watch
         self._projector: Projector | None = None
 
     def begin_task(self, learner: Learner) -> None:
         """Install the adapter where it is worthwhile."""
         self.compression(learner)  # an impossible share is rejected before anything is learnt
-        self.watch.begin(learner)
+        self.watcher.begin(learner)
         self.peak, self._projector = 0, None
-        takes = self._takes_the_adapter(
-            learner
-        )  # says so in the first task, where there is nothing to adapt yet
+        # Asked in the first task too, where there is nothing to adapt yet: a wrong request is refused before training.
+        takes = self._takes_the_adapter(learner)
         if takes and self.subspace is not None and self.subspace.rank:
             self._install_adapter(learner, self.subspace)
 
@@ -146,7 +149,7 @@ class OGD(Method):
         """Measure how well the memory was protected, then remember the task."""
         self.remove_adapter(learner)
         self._projector = None
-        self.watch.end(learner, self.subspace, self.remembering(learner))
+        self.watcher.end(learner, self.subspace, self.remembering(learner))
         self.remember(learner)
 
     def remember(self, learner: Learner) -> None:
@@ -156,7 +159,7 @@ class OGD(Method):
         if len(piece):
             tangents = self.collect(learner, piece, self.earlier)
             self.ensure_subspace(learner).append(tangents, owner=piece.task)
-            self.watch.remember(piece, tangents)
+            self.watcher.remember(piece, tangents)
 
     def collect(self, learner: Learner, piece: Remembered, earlier: Tangents | None = None) -> Tangents:
         """Tangents of remembered samples at the current weights, through the head of their task.
@@ -239,7 +242,7 @@ class OGD(Method):
         self._projector = None
         if self.subspace is not None:
             grow_subspace(self.subspace, learner.model, learner.parameters)
-            self.watch.grow(learner)
+            self.watcher.grow(learner)
         self.warn_of_new_layers(learner, earlier)
 
     def warn_of_new_layers(self, learner: Learner, earlier: Mapping[str, tuple[int, ...]]) -> None:
@@ -255,7 +258,7 @@ class OGD(Method):
         """Measure what the stored tangents still protect: without the samples they cannot be taken again."""
         if self.subspace is None or not self.subspace.rank:
             return None
-        found = self.watch.drifts(learner, self.subspace, self.remembering(learner))
+        found = self.watcher.drifts(learner, self.subspace, self.remembering(learner))
         share = sum(one.outside for one in found) / max(1, len(found))
         return (
             f"on average {share:.1%} of today's gradients of remembered outputs lie outside what {self.name} protects. "
@@ -281,7 +284,7 @@ class OGD(Method):
         if learner.task is not None:  # what is remembered may depend on the form of the targets
             targets = learner.samples(torch.tensor([0]))[1]
             shown = shown, each_tensor(targets, lambda part: part.to(learner.device))
-        found = plan(
+        found = planned(
             learner.model,
             shown,
             tasks=tasks,
@@ -298,7 +301,7 @@ class OGD(Method):
     def monitor(self, learner: Learner) -> dict[str, float]:
         """Rank and size of the memory, leak, drift of the tangents, largest stable learning rate."""
         rank, size = (self.subspace.rank, self.subspace.size) if self.subspace else (0, 0)
-        found = {"rank": float(rank), "tangents": float(size), **self.watch.report}
+        found = {"rank": float(rank), "tangents": float(size), **self.watcher.report}
         errors = None if self.subspace is None or not size else self.subspace.errors
         if errors is not None:
             found |= {"error_mean": float(errors.mean()), "error_worst": float(errors.max())}
@@ -307,7 +310,7 @@ class OGD(Method):
     def nbytes(self) -> int:
         """Bytes of memory that the method takes, those of the adapter and its cache included."""
         adapter = 0 if self.adapter is None else self.adapter.nbytes
-        return adapter + (0 if self.subspace is None else self.subspace.nbytes) + self.watch.nbytes()
+        return adapter + (0 if self.subspace is None else self.subspace.nbytes) + self.watcher.nbytes()
 
     def snapshot(self) -> dict[str, Any]:
         """The tensors themselves: memories grow by new tensors, and a copy would double their size."""
@@ -327,7 +330,7 @@ class OGD(Method):
             self.remove_adapter(learner)
         self._projector = None
         self.remembered, self.peak = dict(state["remembered"]), state["peak"]
-        self.watch.load_state_dict(state["watch"])
+        self.watcher.load_state_dict(state["watcher"] if "watcher" in state else state["watch"])
         self.subspace = None
         if state["subspace"] is not None:
             self.ensure_subspace(learner).load_state_dict(state["subspace"])

@@ -56,7 +56,7 @@ class OGDPlus(OGD):
         for piece, tangents in pieces:
             if self.refresh == "append":
                 subspace.append(tangents, owner=piece.task)
-            self.watch.remember(piece, tangents)
+            self.watcher.remember(piece, tangents)
 
     def warn_of_new_layers(self, learner: Learner, earlier: Mapping[str, tuple[int, ...]]) -> None:
         """Take the tangents again instead, if there are new layers."""
@@ -77,7 +77,7 @@ class OGDPlus(OGD):
         kept = [(piece, self.collect(learner, piece)) for piece in self.memory if len(piece)]
         self.subspace.replace([(piece.task, tangents) for piece, tangents in kept])
         for piece, tangents in kept:
-            self.watch.refresh(piece, tangents)
+            self.watcher.refresh(piece, tangents)
 
     def nbytes(self) -> int:
         """Bytes of memory that the method takes, those of the samples included."""

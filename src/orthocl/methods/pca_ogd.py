@@ -39,4 +39,4 @@ class PCAOGD(OGD):
         if len(piece):
             tangents = self.collect(learner, piece, self.earlier)
             self.ensure_subspace(learner).append(tangents, owner=piece.task, components=self.components)
-            self.watch.remember(piece, tangents)
+            self.watcher.remember(piece, tangents)

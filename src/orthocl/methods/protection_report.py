@@ -18,13 +18,15 @@ from orthocl.nets.inputs import tensors
 from orthocl.nets.modes import evaluating
 from orthocl.storage import tensor_bytes
 from orthocl.tangents.collect import Tangents, collect
-from orthocl.tangents.drift import PROBES, Drift, drift, probe_count
+from orthocl.tangents.drift import PROBES, Drift, drifts, probe_count
 from orthocl.tangents.growing import grown_tangents
 from orthocl.tangents.remembering import Remembering
 from orthocl.tangents.subspace import Subspace
 
 WATCHED_TASKS = 50
-"""Earlier tasks whose drift is measured; of more, so many evenly spaced ones: it takes a solve for each."""
+"""Earlier tasks whose drift is measured; of more, so many evenly spaced ones."""
+TOGETHER = 2**28
+"""Bytes of current tangents of probes that are compared with the stored ones at once."""
 NOTICEABLE = 0.01
 """Relative change of remembered outputs by batch statistics that is worth a warning."""
 
@@ -34,7 +36,8 @@ class Watch:
     """Leak of a task's displacement into the protected space, drift of the tangents, the largest stable rate.
 
     `report` after task t:
-      leak: share of the task's displacement that lies in the protected space (0 in exact arithmetic).
+      leak: share of the task's displacement that lies in the space that is kept (0 in exact arithmetic); of
+        compressed tangents that is a part of what they span.
       drift_cosine, drift_norm, drift_outside: stored tangents against those at the current weights, mean over the
         probes of earlier tasks, before any refresh: cosine, relative norm, share of the current tangent outside the
         stored span.
@@ -44,8 +47,10 @@ class Watch:
 
     statistics: dict[str, Tensor] = field(default_factory=dict)
     probes: dict[int, tuple[Remembered, Tangents | None]] = field(default_factory=dict)
-    """Task -> samples and their tangents; None for compressed ones, which are looked up where they are kept."""
+    """Task -> samples and their tangents; None where those are looked up in what is protected: compressed ones."""
     report: dict[str, float] = field(default_factory=dict)
+    on: bool = True
+    """Whether drift and learning rate limit are measured; the leak always is."""
 
     def begin(self, learner: Learner) -> None:
         """Note the batch statistics at the start of a task."""
@@ -62,7 +67,7 @@ class Watch:
             moved = [p.detach() - learner.started_from[name] for name, p in learner.parameters.items()]
         self.report["leak"] = subspace.leak(moved)
         learner.guard.check_leak(self.report["leak"])
-        found = self.drifts(learner, subspace, remember)
+        found = self.drifts(learner, subspace, remember) if self.on else []
         for key in ("cosine", "relative_norm", "outside"):
             name = "norm" if key == "relative_norm" else key
             if found:
@@ -75,26 +80,36 @@ class Watch:
             warn_of_buffers(others, self.report["buffer_drift"])
 
     def drifts(self, learner: Learner, subspace: Subspace, remember: Remembering) -> list[Drift]:
-        """The probes' stored tangents against those at the current weights."""
-        found = []
+        """The drift of every watched task, of as many together as fit into some memory."""
+        found: list[Drift] = []
+        before: list[Tangents] = []
+        after: list[Tangents] = []
         for piece, stored in self.watched():
-            with use_head(learner.model, piece.head):
-                now = collect(
-                    learner.model,
-                    piece.inputs,
-                    piece.targets,
-                    parameters=learner.parameters,
-                    variant=remember.variant,
-                    outputs=remember.outputs,
-                    tokens=remember.tokens,
-                )
-            if stored is None:
-                kept = subspace.find(piece.task, torch.arange(now.rows))
-                if kept is not None:
-                    found.append(drift(kept[0], now.select(kept[1]), subspace))
-            else:
-                found.append(drift(stored, now, subspace))
-        return found
+            now = self._now(learner, piece, remember)
+            # Compressed tangents are where they are protected, those of them that are.
+            kept = (stored, None) if stored is not None else subspace.find(piece.task, torch.arange(now.rows))
+            if kept is None:
+                continue
+            before.append(kept[0])
+            after.append(now if kept[1] is None else now.select(kept[1]))
+            if sum(tangents.nbytes for tangents in after) > TOGETHER:
+                found += drifts(before, after, subspace)
+                before, after = [], []
+        return found + drifts(before, after, subspace) if after else found
+
+    def _now(self, learner: Learner, piece: Remembered, remember: Remembering) -> Tangents:
+        """Tangents of a task's probes at the current weights."""
+        with use_head(learner.model, piece.head):
+            return collect(
+                learner.model,
+                piece.inputs,
+                piece.targets,
+                parameters=learner.parameters,
+                variant=remember.variant,
+                outputs=remember.outputs,
+                tokens=remember.tokens,
+                chunk=len(piece),
+            )
 
     def watched(self) -> list[tuple[Remembered, Tangents | None]]:
         """The probes that are measured: of all earlier tasks, or of some from the first to the last."""
@@ -112,9 +127,10 @@ class Watch:
 
     def remember(self, piece: Remembered, tangents: Tangents) -> None:
         """Keep probes of a task, and estimate its largest stable learning rate."""
-        largest = max(float(torch.linalg.eigvalsh(tangents.gram())[-1]), 1e-300)
-        self.report["learning_rate_limit"] = tangents.rows / largest
-        if largest <= 1e-300:
+        if self.on:
+            largest = max(float(torch.linalg.eigvalsh(tangents.gram())[-1]), 1e-300)
+            self.report["learning_rate_limit"] = tangents.rows / largest
+        if not any(bool(block.squares().any()) for block in tangents.blocks):
             warn(
                 f"the outputs that are remembered of task {piece.task} do not react to any weight (a saturated "
                 "network, or zeros): the memory has no direction for them and protects nothing. Remember what "
@@ -124,7 +140,7 @@ class Watch:
 
     def refresh(self, piece: Remembered, tangents: Tangents) -> None:
         """Recompute the probes of a task."""
-        if tangents.errors is not None:
+        if tangents.errors is not None or not self.on:
             self.probes[piece.task] = piece.first(PROBES), None
             return
         count = probe_count(len(piece), tangents.nbytes)

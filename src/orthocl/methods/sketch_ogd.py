@@ -55,7 +55,7 @@ class SketchOGD(OGD):
         self.ensure_subspace(learner).replace(
             [(piece.task, Tangents.explicit(learner.parameters, self.rows))]
         )
-        self.watch.remember(piece, tangents)
+        self.watcher.remember(piece, tangents)
 
     def grow(self, learner: Learner, earlier: Mapping[str, tuple[int, ...]]) -> None:
         """The kept rows have zeros where the model has grown."""

@@ -32,6 +32,10 @@ class LeNet(nn.Sequential):
             raise SettingsError(
                 f"LeNet needs images (channels, height >= 4, width >= 4), got shape {tuple(input_shape)}"
             )
+        if len(channels) != 2:
+            raise SettingsError(
+                f"channels of LeNet are two numbers, one per convolution, got {list(channels)}"
+            )
         first, second = channels
         height, width = input_shape[1] // 2 // 2, input_shape[2] // 2 // 2
         layers: list[nn.Module] = [

@@ -11,14 +11,13 @@ and any settings by name, and returns a module.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from inspect import Parameter, signature
 from typing import Any
 
 import torch
 from torch import nn
 
-from orthocl.checking import argument_types, check_arguments, check_value, defaults
-from orthocl.errors import SettingsError
+from orthocl.checking import argument_types, check_arguments, check_value, defaults, required_arguments
+from orthocl.errors import OrthoclError, SettingsError
 from orthocl.nets.heads import MultiHead
 from orthocl.nets.modes import evaluating
 from orthocl.registry import Registry
@@ -107,6 +106,31 @@ def make_net(
         return _built(builder, spec, input_shape, heads, settings)
 
 
+def build_net(spec: str) -> nn.Module:
+    """The network that a function or class of somebody's own builds without arguments."""
+    builder = NETS[spec]
+    missing = required_arguments(builder)
+    if missing:
+        raise SettingsError(
+            f"{spec} needs a value for {missing[0]!r}: name a function that builds the model without arguments"
+        )
+    return _called(builder, spec, {})
+
+
+def _called(builder: Builder, spec: str, arguments: Mapping[str, Any]) -> nn.Module:
+    try:
+        net = builder(**arguments)
+    except OrthoclError:
+        raise
+    except Exception as error:
+        if spec in NETS:
+            raise
+        raise SettingsError(f"net {spec} failed: {type(error).__name__}: {error}") from error
+    if not isinstance(net, nn.Module):
+        raise SettingsError(f"net {spec} returned a {type(net).__name__}, not a torch module")
+    return net
+
+
 def _built(
     builder: Builder,
     spec: str,
@@ -120,9 +144,7 @@ def _built(
     if single and "outputs" in takes:
         arguments["outputs"] = next(iter(heads.values()))
     _check_complete(builder, spec, arguments, single)
-    net = builder(**arguments)
-    if not isinstance(net, nn.Module):
-        raise SettingsError(f"net {spec} returned a {type(net).__name__}, not a torch module")
+    net = _called(builder, spec, arguments)
     if single:
         if spec not in NETS:
             _check_outputs(net, spec, input_shape, next(iter(heads.values())))
@@ -135,9 +157,8 @@ def _built(
 
 
 def _check_complete(builder: Builder, spec: str, arguments: Mapping[str, Any], single: bool) -> None:
-    for name, parameter in signature(builder).parameters.items():
-        variable = parameter.kind in (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
-        if parameter.default is not Parameter.empty or variable or name in arguments:
+    for name in required_arguments(builder):
+        if name in arguments:
             continue
         if name == "outputs" and not single:
             raise SettingsError(

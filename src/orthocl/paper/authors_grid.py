@@ -10,6 +10,7 @@ import math
 from functools import partial
 from typing import TYPE_CHECKING
 
+from orthocl.formatting import joined
 from orthocl.lab import Record, RunSettings
 from orthocl.palette import COLOURS
 from orthocl.paper.authors import AuthorsValue, GridRun, authors_grid, authors_value
@@ -99,7 +100,7 @@ def grid_page(evidence: Evidence, comparable: bool = True) -> Page:
 
 def verdict(evidence: Evidence) -> Verdict:
     """Whether our runs agree with theirs wherever there is one, those that diverged among them."""
-    findings = []
+    findings, complete = [], True
     for method in METHODS:
         points = [point for point in authors_grid() if point.method == method]
         pairs = [(point.aac, ours_at(evidence, point)) for point in points]
@@ -108,7 +109,9 @@ def verdict(evidence: Evidence) -> Verdict:
         if not gaps and not broken:
             findings.append(Finding(method, "missing"))
             continue
-        parts = [f"{len(gaps) + len(broken)} of {len(points)} points run"]
+        run = len(gaps) + len(broken)
+        complete = complete and run == len(points)
+        parts = []
         if gaps:
             parts.append(f"largest difference {max(gaps, key=abs):+.2f}")
         if broken:
@@ -116,12 +119,14 @@ def verdict(evidence: Evidence) -> Verdict:
             parts.append(f"{len(broken)} diverged, in theirs {alike} of them")
         same = all(abs(gap) <= CLOSE for gap in gaps) and all(point.aac == CHANCE for point in broken)
         answer: Answer = "yes" if same else "no"
-        findings.append(Finding(method, answer, ", ".join(parts)))
+        findings.append(Finding(f"{method} ({run} of {len(points)} points run)", answer, ", ".join(parts)))
     claim = (
         f"With converted coefficients our runs lie within {CLOSE:g} points of the authors' recorded ones, and diverge "
         "where theirs did"
     )
-    return conclude(claim, "authors' results, not in the paper", findings)
+    agreed = joined([finding.where for finding in findings if finding.answer == "yes"])
+    condition = "" if complete else f"on {agreed} only"
+    return conclude(claim, "authors' results, not in the paper", findings, condition=condition)
 
 
 def _hidden_lines(evidence: Evidence) -> list[Line]:

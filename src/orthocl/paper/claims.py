@@ -2,18 +2,22 @@
 
 A comparison counts as decided when the 95 % confidence interval of the paired difference excludes zero. A single seed
 has no spread; the printed spreads of the two methods then stand for it, and the verdict says so. Equality needs the
-interval to lie within the printed spread of the two methods.
+interval to lie within the printed spread of the two methods. A method that diverged or ended at chance is no rival: it
+is named and left out.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
+import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from orthocl.paper.evidence import Evidence, Measure
+from orthocl.formatting import joined
+from orthocl.lab.reporting.findings import BARELY, hardly_learnt
+from orthocl.paper.evidence import METRICS, Evidence, Measure
 from orthocl.paper.published import find_printed
 from orthocl.paper.samples import Sample, number_text
 
@@ -38,38 +42,89 @@ class Verdict:
         claim: in the paper's sense, in plain words.
         place: where the paper says so.
         status: the verdict.
-        detail: the numbers, or the condition.
+        detail: the numbers.
+        condition: where it holds, or does after all, if not everywhere.
     """
 
     claim: str
     place: str
     status: Status
     detail: str
+    condition: str = ""
+
+    @property
+    def text(self) -> str:
+        """The verdict with its condition."""
+        return f"{self.status}: {self.condition}" if self.condition else self.status
 
 
-def conclude(claim: str, place: str, findings: Sequence[Finding], note: str = "") -> Verdict:
+def conclude(
+    claim: str,
+    place: str,
+    findings: Sequence[Finding],
+    note: str = "",
+    *,
+    everywhere: bool = False,
+    condition: str = "",
+    preposition: str = "on",
+) -> Verdict:
     """One verdict from the findings of all streams.
 
-    >>> conclude("c", "p", [Finding("a", "yes"), Finding("b", "no")]).status
-    'holds with a condition'
+    Args:
+        claim: in plain words.
+        place: where the paper says so.
+        findings: one for each case that the claim speaks of.
+        note: a sentence after the numbers.
+        everywhere: the claim says "all" or "every", so that one case against it refutes it; else it takes more than
+            there are for it.
+        condition: under which any "yes" was found, if it is another than where.
+        preposition: before the cases, such as streams.
+
+    >>> conclude("c", "p", [Finding("a", "yes"), Finding("b", "unclear")]).text
+    'holds with a condition: on a only'
+    >>> conclude("c", "p", [Finding("a", "yes"), Finding("b", "no"), Finding("c", "no")]).text
+    'does not hold: except on a'
     """
-    answers = {finding.answer for finding in findings}
-    made = answers - {"missing"}
+    answers = [finding.answer for finding in findings]
+    where = joined([finding.where for finding in findings if finding.answer == "yes"])
     status: Status
-    if not made:
-        status = "not run"
-    elif made == {"yes"}:
-        status = "holds" if answers == made else "holds with a condition"
-    elif "yes" in made:
-        status = "holds with a condition"
+    if not set(answers) - {"missing"}:
+        status, condition = "not run", ""
+    elif "no" in answers and (everywhere or answers.count("no") > answers.count("yes")):
+        status, condition = "does not hold", f"except {preposition} {where}" if where else ""
+    elif where and (condition or "no" in answers or len(set(answers)) > 1):
+        status, condition = "holds with a condition", condition or f"{preposition} {where} only"
+    elif where:
+        status, condition = "holds", ""
     else:
-        status = "does not hold" if "no" in made else "undecided"
+        status, condition = "undecided", ""
     parts = [f"{finding.where}: {_words(finding)}" for finding in findings]
-    return Verdict(claim, place, status, "; ".join(parts) + (f". {note}" if note else ""))
+    return Verdict(claim, place, status, "; ".join(parts) + (f". {note}" if note else ""), condition)
+
+
+def _broken(evidence: Evidence, stream: str, methods: Sequence[str], kept: bool = False) -> str:
+    """Which of the methods that a claim compares learnt nothing, or never finished; empty if all is well.
+
+    Args:
+        evidence: the runs.
+        stream: where.
+        methods: those that are compared.
+        kept: whether those that learnt, but kept nothing, are spoken of too: two such are equal, which says nothing.
+    """
+    texts = []
+    for name in methods:
+        records, diverged = evidence.records(stream, name), evidence.diverged_seeds(stream, name)
+        warning = hardly_learnt(records)
+        if warning.startswith(BARELY) or (warning and kept):
+            texts.append(f"{name} learnt nothing" if warning.startswith(BARELY) else f"{name} kept nothing")
+        elif diverged and not records:
+            texts.append(f"{name} diverged")
+    return ", ".join(texts)
 
 
 def _words(finding: Finding) -> str:
-    start = {"yes": "yes", "no": "no", "unclear": "unclear", "missing": "not run"}[finding.answer]
+    missing = "no result" if finding.detail else "not run"
+    start = {"yes": "yes", "no": "no", "unclear": "unclear", "missing": missing}[finding.answer]
     return f"{start}, {finding.detail}" if finding.detail else start
 
 
@@ -78,8 +133,9 @@ def is_higher(
 ) -> Finding:
     """Whether one method is above another on a stream, paired over seeds."""
     change = evidence.sample(stream, better, measure).minus(evidence.sample(stream, worse, measure))
-    if not len(change):
-        return Finding(stream, "missing")
+    broken = _broken(evidence, stream, (better, worse))
+    if broken or not len(change):
+        return Finding(stream, "unclear" if len(change) else "missing", broken)
     low, high = change.interval(spread)
     answer: Answer = "yes" if low > 0 else "no" if high < 0 else "unclear"
     return Finding(stream, answer, difference_text(change, spread))
@@ -90,8 +146,9 @@ def is_equal(
 ) -> Finding:
     """Whether two methods are as good as each other: their difference lies within the printed spread."""
     change = evidence.sample(stream, left, measure).minus(evidence.sample(stream, right, measure))
-    if not len(change):
-        return Finding(stream, "missing")
+    broken = _broken(evidence, stream, (left, right), kept=True)
+    if broken or not len(change):
+        return Finding(stream, "unclear" if len(change) else "missing", broken)
     margin = math.inf if spread is None else spread
     if len(change) == 1:  # no interval to tell: within the spread is compatible, beyond twice of it is not
         size = abs(change.mean)
@@ -109,24 +166,93 @@ def is_equal(
     return Finding(stream, answer, difference_text(change, spread) + within)
 
 
-def is_above_median(
-    evidence: Evidence, stream: str, method: str, others: Sequence[str], measure: Measure, wanted: bool = True
-) -> Finding:
-    """Whether a method's mean is above the median of the others' means (what "competitive" is taken to mean).
+def working(evidence: Evidence, stream: str, methods: Sequence[str]) -> tuple[list[str], str]:
+    """Those methods that are fit to be compared with, and words about those that are not.
 
-    Another method that diverged with every seed that was run is below all that did not.
+    Left out are methods whose runs all diverged or ended near chance. One that was neither asked for nor run, such as a
+    second row of Stable SGD, is not spoken of.
     """
+    fit, broken = [], []
+    for name in methods:
+        records = evidence.records(stream, name)
+        diverged = len(evidence.diverged_seeds(stream, name))
+        if not records and diverged:
+            broken.append(f"{name} (diverged)")
+        elif records and hardly_learnt(records):
+            broken.append(f"{name} (at chance)")
+        elif records or name in evidence.methods(stream):
+            fit.append(name)
+    return fit, f"; left out: {', '.join(broken)}" if broken else ""
+
+
+def is_above_median(
+    evidence: Evidence,
+    stream: str,
+    method: str,
+    others: Sequence[str],
+    metric: str,
+    item: str,
+    wanted: bool = True,
+) -> Finding:
+    """Whether a method is above the median of the others (what "competitive" is taken to mean), paired over seeds.
+
+    Args:
+        evidence: the runs.
+        stream: where.
+        method: the one that is judged.
+        others: the baselines; broken ones are left out, see `working`.
+        metric: by which, one of `METRICS`.
+        item: whose printed spreads stand for those of a single seed.
+        wanted: whether the claim says "above", else "below".
+    """
+    measure = METRICS[metric]
     own = evidence.sample(stream, method, measure)
-    rivals = {name: evidence.sample(stream, name, measure) for name in others}
-    broken = [name for name in others if not len(rivals[name]) and evidence.diverged_seeds(stream, name)]
-    means = [-math.inf] * len(broken) + sorted(sample.mean for sample in rivals.values() if len(sample))
-    if not len(own) or len(means) < len(others):
+    fit, left_out = working(evidence, stream, others)
+    rivals = {name: evidence.sample(stream, name, measure) for name in fit}
+    broken = _broken(evidence, stream, (method,)) or ("" if rivals else left_out.removeprefix("; "))
+    if broken:
+        return Finding(stream, "unclear" if len(own) else "missing", broken)
+    if not len(own) or not rivals or not all(map(len, rivals.values())):
         return Finding(stream, "missing")
-    middle = means[len(means) // 2] if len(means) % 2 else sum(means[len(means) // 2 - 1 :][:2]) / 2
-    answer: Answer = "yes" if (own.mean > middle) == wanted else "no"
-    rank = 1 + sum(mean > own.mean for mean in means)
-    detail = f"{number_text(own.mean)} against a median of {number_text(middle)} (place {rank} of {len(means) + 1})"
-    return Finding(stream, answer, f"{detail}, {', '.join(broken)} diverged" if broken else detail)
+    seeds = [seed for seed in own.values if all(seed in sample.values for sample in rivals.values())]
+    middle = Sample(
+        {seed: statistics.median(sample.values[seed] for sample in rivals.values()) for seed in seeds}
+    )
+    change = own.minus(middle)
+    if not len(change):
+        return Finding(stream, "missing")
+    order = sorted(rivals, key=lambda name: rivals[name].mean)
+    around = order[(len(order) - 1) // 2 : len(order) // 2 + 1]
+    spreads = [printed_spread(item, stream, (method, name), metric) for name in around]
+    known = [spread for spread in spreads if spread is not None]
+    spread = max(known) if len(known) == len(spreads) else None
+    low, high = change.interval(spread)
+    above: Answer = "yes" if low > 0 else "no" if high < 0 else "unclear"
+    swapped: dict[Answer, Answer] = {"yes": "no", "no": "yes", "unclear": "unclear"}
+    place = 1 + sum(sample.mean > own.mean for sample in rivals.values())
+    better = ", better than the paper claims" if not wanted and above == "yes" else ""
+    detail = f"{difference_text(change, spread)} from the median (place {place} of {len(rivals) + 1}){better}{left_out}"
+    return Finding(stream, above if wanted else swapped[above], detail)
+
+
+def is_above_on_most(where: str, changes: Sequence[Sample]) -> Finding:
+    """Whether one method is above another on most tasks: the share of tasks, seed by seed, against one half.
+
+    Args:
+        where: what the finding is about.
+        changes: the difference of the two on each task.
+    """
+    if not changes or not all(map(len, changes)):
+        return Finding(where, "missing")
+    seeds = [seed for seed in changes[0].values if all(seed in change.values for change in changes)]
+    counts = Sample({seed: float(sum(change.values[seed] > 0 for change in changes)) for seed in seeds})
+    low, high = counts.interval()
+    half = len(changes) / 2
+    answer: Answer = "yes" if low > half else "no" if high < half else "unclear"
+    clearly = sum(change.interval()[0] > 0 for change in changes)
+    seeds_text = "one seed" if len(seeds) == 1 else f"mean over {len(seeds)} seeds"
+    detail = f"above on {counts.mean:.3g} of {len(changes)} tasks ({seeds_text}), on {clearly} beyond doubt"
+    return Finding(where, answer, detail)
 
 
 def rises(where: str, samples: Sequence[tuple[float, Sample]], uniformly: bool) -> Finding:

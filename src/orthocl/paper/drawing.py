@@ -71,6 +71,14 @@ def measured_band(axis: Axes, points: Sequence[tuple[float, Sample]], label: str
     axis.set_xticks([x for x, _ in points])
 
 
+def clip(axis: Axes, values: Sequence[float]) -> None:
+    """Let these values alone choose the range of the vertical axis; nothing happens if there are none."""
+    if values:
+        low, high = min(values), max(values)
+        room = 0.05 * (high - low) or 1.0
+        axis.set_ylim(low - room, high + room)
+
+
 def describe(axis: Axes, title: str, across: str, up: str) -> None:
     """Title of a panel and names of its axes; a long one takes two lines, a panel is not high enough for it."""
     axis.set_title(title, fontsize=9, color=INK)

@@ -81,6 +81,17 @@ class Evidence:
         return Evidence(self.runs + other.runs, self.pairs + other.pairs, self.diverged + other.diverged)
 
 
+def seeds_behind(evidence: Evidence) -> str:
+    """Over how many seeds our numbers are, stream by stream; the captions of the print speak of its own."""
+    parts = []
+    for stream in evidence.streams:
+        counts = {len(evidence.records(stream, method)) for method in evidence.methods(stream)} - {0}
+        if counts:
+            many = f"{min(counts)}" if len(counts) == 1 else f"{min(counts)} to {max(counts)}"
+            parts.append(f"{many} on {stream}")
+    return f" (That is the print's caption; seeds of ours: {', '.join(parts)}.)" if parts else ""
+
+
 class RecordIndex:
     """The records of a store, by settings and seed."""
 
@@ -96,6 +107,11 @@ class RecordIndex:
 
     def __len__(self) -> int:
         return len(self._by_settings)
+
+    @property
+    def diverged(self) -> list[tuple[str, int]]:
+        """Settings and seeds of the runs that diverged."""
+        return list(self._diverged)
 
     def find(self, runs: Sequence[RunSettings]) -> Evidence:
         """The records of these runs."""
@@ -168,9 +184,11 @@ def afm(record: Record) -> float:
 METRICS: dict[str, Measure] = {"aac": aac, "bwt": bwt, "fwt": fwt, "afm": afm}
 
 
-def aac_after(tasks: int) -> Measure:
-    """Average accuracy of the first tasks when no others have been learnt yet."""
-    return lambda record: 100 * sum(record.result.accuracies[tasks][:tasks]) / tasks
+def last_ten(record: Record) -> float:
+    """Average accuracy on the tasks so far, mean over the last ten tasks: that of a single one moves by points."""
+    rows = record.result.accuracies
+    counts = range(max(1, len(rows) - 10), len(rows))
+    return 100 * sum(sum(rows[count][:count]) / count for count in counts) / len(counts)
 
 
 def final_accuracy(task: int) -> Measure:

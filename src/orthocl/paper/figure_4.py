@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from orthocl.palette import method_style
 from orthocl.paper.claims import conclude, rises
 from orthocl.paper.comparison import Comparison, Line
-from orthocl.paper.drawing import describe, measured_band, panels, shared_legend
+from orthocl.paper.drawing import describe, measured_band, panels
 from orthocl.paper.evidence import Evidence, Measure, memorised
 from orthocl.paper.page import Page
 from orthocl.paper.published import published_item
@@ -44,7 +44,7 @@ def figure_4(evidence: Evidence, comparable: bool = True) -> Page:
         for size, sample in by_memory(evidence, stream, method, memorised(1))
     ]
     findings = [
-        rises(f"{stream} {method}", by_memory(evidence, stream, method, memorised(1)), uniformly=True)
+        rises(f"{stream} with {method}", by_memory(evidence, stream, method, memorised(1)), uniformly=True)
         for stream in evidence.streams
         for method in METHODS
     ]
@@ -60,13 +60,11 @@ def figure_4(evidence: Evidence, comparable: bool = True) -> Page:
 
 
 def draw(evidence: Evidence) -> Figure:
-    """One panel per stream: variation against the memory."""
-    figure, axes = panels(len(evidence.streams))
-    for axis, stream in zip(axes, evidence.streams, strict=True):
-        for method in METHODS:
-            measured_band(
-                axis, by_memory(evidence, stream, method, memorised(1)), method, method_style(method)
-            )
-        describe(axis, stream, "memory per task", "variation on memorised samples of task 1, %")
-    shared_legend(figure, axes)
+    """One panel per stream and method, each on a scale of its own: variation against the memory."""
+    wanted = [(stream, method) for stream in evidence.streams for method in METHODS]
+    figure, axes = panels(len(wanted))
+    for axis, (stream, method) in zip(axes, wanted, strict=True):
+        measured_band(axis, by_memory(evidence, stream, method, memorised(1)), method, method_style(method))
+        what = "variation on memorised samples of task 1, %"
+        describe(axis, f"{stream}, {method}", "memory per task", what)
     return figure

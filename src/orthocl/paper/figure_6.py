@@ -8,12 +8,13 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
+from orthocl.formatting import joined
 from orthocl.lab import Record
 from orthocl.palette import method_style
-from orthocl.paper.claims import conclude, is_higher
+from orthocl.paper.claims import conclude, is_higher, working
 from orthocl.paper.comparison import Comparison, Line
-from orthocl.paper.drawing import band, describe, panels, shared_legend
-from orthocl.paper.evidence import Evidence, final_accuracy
+from orthocl.paper.drawing import band, clip, describe, panels, shared_legend
+from orthocl.paper.evidence import Evidence, final_accuracy, seeds_behind
 from orthocl.paper.page import Page
 from orthocl.paper.published import published_item
 from orthocl.paper.samples import Sample
@@ -38,7 +39,7 @@ def figure_6(evidence: Evidence, comparable: bool = True) -> Page:
     return Page(
         NAME,
         "Figure 6: test accuracy on tasks 1 and 7 through the tasks",
-        published_item(NAME).caption,
+        published_item(NAME).caption + seeds_behind(evidence),
         (Comparison("Accuracy in % after the last task", tuple(lines), comparable, across=True),),
         verdicts=(
             conclude(
@@ -54,11 +55,21 @@ def draw(evidence: Evidence) -> Figure:
     wanted = [(stream, task) for stream in evidence.streams for task in _shown(evidence, stream)]
     figure, axes = panels(len(wanted), columns=2, width=5.0)
     for axis, (stream, task) in zip(axes, wanted, strict=True):
-        for method in evidence.methods(stream):
-            samples = through_tasks(evidence.records(stream, method), task)
-            if samples:
-                band(axis, range(task, task + len(samples)), samples, method, method_style(method))
-        describe(axis, f"{stream}, task {task}", "tasks learnt", "test accuracy, %")
+        lines = {
+            method: samples
+            for method in evidence.methods(stream)
+            if (samples := through_tasks(evidence.records(stream, method), task))
+        }
+        fit, _ = working(evidence, stream, list(lines))
+        for method, samples in lines.items():
+            band(axis, range(task, task + len(samples)), samples, method, method_style(method))
+        lost = [method for method in evidence.methods(stream) if evidence.diverged_seeds(stream, method)]
+        below = [method for method in lines if method not in fit]
+        clip(axis, [sample.mean for method in fit for sample in lines[method]] if below else [])
+        remarks = [f"{joined(lost)} diverged"] * bool(lost) + [f"{joined(below)} below, at chance"] * bool(
+            below
+        )
+        describe(axis, "; ".join([f"{stream}, task {task}", *remarks]), "tasks learnt", "test accuracy, %")
     shared_legend(figure, axes)
     return figure
 

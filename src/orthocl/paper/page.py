@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
@@ -13,6 +14,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from orthocl.errors import unknown_name
+from orthocl.formatting import counted
 from orthocl.paper.claims import Status, Verdict
 from orthocl.paper.comparison import Comparison, csv_rows, latex_table, markdown_table
 
@@ -28,6 +30,14 @@ STYLES: dict[Status, str] = {
     "undecided": "dim",
     "not run": "dim",
 }
+COUNTED: dict[Status, tuple[str, str]] = {
+    "holds": ("holds", "hold"),
+    "holds with a condition": ("holds with a condition", "hold with a condition"),
+    "does not hold": ("does not hold", "do not hold"),
+    "undecided": ("is undecided", "are undecided"),
+    "not run": ("was not run", "were not run"),
+}
+"""How one claim, and several, are counted."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +91,7 @@ class Page:
             parts.append(self.caption)
         if figure:
             parts.append(f"![{self.title}]({figure})")
-        several = len(self.comparisons) + len(self.words) > 1
+        several = len(self.comparisons) + len(self.words) > 1 or self.draw is not None
         for comparison in self.comparisons:
             if several:
                 parts.append(f"**{comparison.title}**")
@@ -101,7 +111,7 @@ class Page:
         for comparison in self.comparisons:
             parts.append(f"% {comparison.title}\n{comparison.to_latex()}")
         parts += [f"% {words.title}\n{latex_table(words.rows)}" for words in self.words]
-        parts += [f"% {verdict.claim}: {verdict.status} ({verdict.detail})" for verdict in self.verdicts]
+        parts += [f"% {verdict.claim}: {verdict.text} ({verdict.detail})" for verdict in self.verdicts]
         return "\n\n".join(parts)
 
     def to_values(self) -> dict[str, object]:
@@ -129,7 +139,8 @@ class Page:
         parts += [_rich_table(words.title, words.rows, len(words.rows[0])) for words in self.words]
         for verdict in self.verdicts:
             text = Text(f"{verdict.status}", style=f"bold {STYLES[verdict.status]}")
-            text.append(f"  {verdict.claim} ({verdict.place})\n", style="default")
+            text.append(f"  {verdict.claim} ({verdict.place})", style="default")
+            text.append(f"; {verdict.condition}\n" if verdict.condition else "\n", style="default")
             text.append(f"    {verdict.detail}", style="dim")
             parts.append(text)
         parts += [Text(note) for note in self.notes]
@@ -139,8 +150,26 @@ class Page:
 def verdict_table(verdicts: Sequence[Verdict]) -> str:
     """Claims, verdicts and numbers as a Markdown table."""
     rows = [("claim", "where", "verdict", "numbers")]
-    rows += [(verdict.claim, verdict.place, f"**{verdict.status}**", verdict.detail) for verdict in verdicts]
+    rows += [(verdict.claim, verdict.place, verdict_cell(verdict), verdict.detail) for verdict in verdicts]
     return markdown_table(rows, numbers_from=4)
+
+
+def verdict_cell(verdict: Verdict) -> str:
+    """A verdict in bold, with its condition in the same line."""
+    return f"**{verdict.status}**" + (f": {verdict.condition}" if verdict.condition else "")
+
+
+def count_verdicts(verdicts: Sequence[Verdict]) -> str:
+    """How many claims hold, and how many do not, as a sentence without its full stop.
+
+    >>> count_verdicts([Verdict("c", "p", "holds", "")])
+    '1 claim: 1 holds'
+    """
+    count = Counter(verdict.status for verdict in verdicts)
+    parts = [
+        f"{count[status]} {words[count[status] > 1]}" for status, words in COUNTED.items() if count[status]
+    ]
+    return f"{counted(len(verdicts), 'claim')}: {', '.join(parts)}"
 
 
 def _rich_table(title: str, rows: Sequence[Sequence[str]], numbers_from: int) -> RichTable:

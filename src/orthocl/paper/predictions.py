@@ -22,7 +22,7 @@ from orthocl.errors import StoreError, UnsupportedError
 from orthocl.lab import RunSettings
 from orthocl.lab.run.execute import make_stream
 from orthocl.nets import MultiHead, make_net
-from orthocl.storage import write_atomically
+from orthocl.storage import write_output
 from orthocl.streams import Stream
 from orthocl.theory import (
     EmpiricalNTK,
@@ -60,7 +60,7 @@ class Prediction:
         complexity: the task's term of R_T, by rule.
         forgetting: predicted growth of the squared error per test sample from the end of the task to the end of the
             stream, by rule.
-        bounds: smallest valid bound on the error of each task after the last one, by rule; empty if not asked for.
+        bounds: smallest valid bound on f's own error on each task after the last one, by rule; empty if not asked for.
     """
 
     stream: str
@@ -150,7 +150,7 @@ def predict_stream(
 def bound_stream(
     run: RunSettings, data_root: str | Path | None = None, points: int = 3000, delta: float = 0.05
 ) -> dict[str, list[float]]:
-    """The smallest valid bound on the error of each task after the last one, by rule.
+    """The smallest valid bound on f's own error on each task after the last one, by rule.
 
     The tasks are learnt in closed form on different samples, a tenth of which is kept out of training for the form
     that needs it; all forms hold together with probability 1 - delta.
@@ -176,7 +176,7 @@ def bound_stream(
         solution = solve_stream(kernel, data, rule=rule, ridge=ridge)
         held = [(task.inputs[kept:].flatten(1), task.targets[kept:]) for task in tasks]
         found[rule] = _all(
-            certify(solution, task=number, delta=delta, held_out=out).smallest.value
+            certify(solution, task=number, delta=delta, held_out=out).deterministic.deterministic
             for number, out in enumerate(held, start=1)
         )
     return found
@@ -284,7 +284,7 @@ def write_predictions(path: Path, predictions: Mapping[str, Prediction]) -> None
     """Write predictions, readable and in a fixed order."""
     path.parent.mkdir(parents=True, exist_ok=True)
     values = {"streams": [asdict(predictions[name]) for name in sorted(predictions)]}
-    write_atomically(path, (json.dumps(values, indent=1) + "\n").encode())
+    write_output(path, (json.dumps(values, indent=1) + "\n").encode())
 
 
 def _rounded(value: float) -> float:

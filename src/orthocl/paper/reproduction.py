@@ -6,7 +6,6 @@ The same records give the same bytes: date, machine and order of files have no i
 from __future__ import annotations
 
 import os
-from collections import Counter
 from pathlib import Path
 
 from orthocl.errors import SettingsError
@@ -14,20 +13,26 @@ from orthocl.formatting import counted, time_text
 from orthocl.lab import Store
 from orthocl.lab.reporting.figure import save_figure
 from orthocl.paper.comparison import markdown_table
-from orthocl.paper.costs import cost_table, whole_time
+from orthocl.paper.costs import HEADINGS, PRICE, cost_table, whole_time
 from orthocl.paper.discussion import discuss
 from orthocl.paper.evidence import Evidence, Pair, RecordIndex, aac, settings_key
 from orthocl.paper.experiments import experiment_folder, load_runs
 from orthocl.paper.items import ITEMS, Item, find_evidence, item_runs, make_page
 from orthocl.paper.missing import MissingRuns, group_missing, missing_table
-from orthocl.paper.page import Page, verdict_table
+from orthocl.paper.page import Page, count_verdicts, verdict_cell, verdict_table
 from orthocl.paper.predictions import FILE, fitting, read_predictions
 from orthocl.paper.published import find_printed
 from orthocl.paper.samples import number_text
-from orthocl.storage import write_atomically
+from orthocl.storage import write_output
 
 MARKS = ("<!-- results of orthocl paper reproduction -->", "<!-- end of results -->")
 """Around the table of results in the README."""
+PRICE_HEAD = HEADINGS[PRICE]
+PRICED = "What a step costs is processor time that the runs measured, median over seeds."
+UNPRICED = (
+    "What a step costs in that of plain SGD is not said: these runs did not measure what their processors worked. "
+    "`benchmarks/projection.py` does."
+)
 TITLE = "# The paper's experiments, run again"
 
 
@@ -93,9 +98,11 @@ class Reproduction:
         if not records:
             state = "There are no records yet: every table below shows the print alone."
         else:
+            lost = len(self.index.diverged)
+            failed = f", and {lost} that diverged" if lost else ""
             state = (
                 f"It rests on {counted(len(records), 'finished run')} "
-                f"({time_text(whole_time(records))} of computing in all)."
+                f"({time_text(whole_time(records))} of computing in all){failed}."
             )
         return (
             "Bennani, Doan, Sugiyama: *Generalisation Guarantees for Continual Learning with Orthogonal Gradient "
@@ -105,18 +112,13 @@ class Reproduction:
 
     def _verdicts(self) -> str:
         verdicts = [verdict for page in self.pages.values() for verdict in page.verdicts]
-        count = Counter(verdict.status for verdict in verdicts)
-        summary = ", ".join(f"{number} {status}" for status, number in count.most_common())
         rows = [("item", "claim", "verdict")]
         rows += [
-            (name, verdict.claim, f"**{verdict.status}**")
+            (name, verdict.claim, verdict_cell(verdict))
             for name, page in self.pages.items()
             for verdict in page.verdicts
         ]
-        return (
-            f"{counted(len(verdicts), 'claim')}: {summary}. The numbers are with the items.\n\n"
-            + markdown_table(rows, numbers_from=3)
-        )
+        return f"{count_verdicts(verdicts)}. The numbers are with the items.\n\n" + markdown_table(rows, 3)
 
     def _page(self, item: Item, page: Page, figure: str) -> str:
         evidence = self.evidence[item.name]
@@ -131,11 +133,10 @@ class Reproduction:
             return "No run has been made yet."
         table = cost_table(pairs)
         return (
-            "The time of a run is that of the machine that made its record, with other work beside it, so it says "
-            "little. What training costs in units of plain SGD's depends far less on that load: both are counted in "
-            "evaluations of the same network, which every run makes between its tasks. Load that changes during a run "
-            "still shows: with a single run behind it, a ratio may be off by a factor of two or more. Memory is what "
-            "the method keeps and caches beside the network.\n\n" + markdown_table(table.rows, numbers_from=2)
+            "The time of a run is by the clock on the wall of the machine that made its record, with other work beside "
+            f"it, so it says little about the method. {PRICED if PRICE_HEAD in table.rows[0] else UNPRICED} Memory is "
+            "what the method keeps and caches beside the network.\n\n"
+            + markdown_table(table.rows, numbers_from=2)
         )
 
     def _all_pairs(self) -> list[Pair]:
@@ -148,7 +149,8 @@ class Reproduction:
 
     def _discussion(self) -> list[str]:
         pages = [page for name, page in self.pages.items() if self.evidence[name].pairs]
-        return discuss(pages, self.evidence["table-2"])
+        evidence = self.evidence
+        return discuss(pages, evidence["table-2"], evidence["figure-2"], evidence["authors-grid"])
 
     def _missing(self) -> str:
         seen: set[tuple[str, int]] = set()
@@ -182,7 +184,7 @@ def write_reproduction(store: Store, out: Path, figures: Path | None = None) -> 
     folder = figures or out.parent / "docs" / "figures" / "reproduction"
     made = Reproduction(store, _relative(folder, out.parent))
     out.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(out, made.text().encode())
+    write_output(out, made.text().encode())
     return [out, *(made.draw(folder) if figures is not None else [])]
 
 
@@ -201,7 +203,7 @@ def update_readme(path: Path, table: str) -> bool:
         )
     new = f"{before}{start}\n{table}\n{end}{after}"
     if new != text:
-        write_atomically(path, new.encode())
+        write_output(path, new.encode())
     return new != text
 
 

@@ -11,6 +11,8 @@ from orthocl.paper.published import SEEDS, Printed
 
 LEVEL = 0.95
 """Of all confidence intervals."""
+ROUNDING = 1e-9
+"""No interval is narrower: what differs by less is equal, whatever its spread."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,7 @@ class Sample:
             half = statistics.NormalDist().inv_cdf((1 + level) / 2) * spread
         else:
             return -math.inf, math.inf
+        half = max(half, ROUNDING)
         return self.mean - half, self.mean + half
 
     def text(self, digits: int = 2) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import statistics
 from functools import partial
 
-from orthocl.paper.claims import Answer, Finding, Verdict, conclude
+from orthocl.paper.claims import is_above_on_most
 from orthocl.paper.comparison import Comparison, Line
 from orthocl.paper.evidence import Evidence, final_accuracy
 from orthocl.paper.page import Page
@@ -41,8 +41,7 @@ def final_accuracies(name: str, evidence: Evidence, comparable: bool = True) -> 
         f"Table {number}: final accuracy of each task, {stream}",
         published_item(name).caption,
         (Comparison("Test accuracy in %", tuple(lines), comparable, across=True),),
-        verdicts=(verdict(evidence, stream, "ogd+"), verdict(evidence, stream, "ogd")),
-        notes=tuple(contradictions(name)) if comparable else (),
+        notes=(*ahead(evidence, stream), *(contradictions(name) if comparable else ())),
     )
 
 
@@ -71,33 +70,27 @@ def contradictions(name: str) -> list[str]:
             notes.append(
                 f"The print does not agree with itself: its row of {method.upper()} here has a mean of "
                 f"{number_text(mean)}, where Table 2 prints an average accuracy of {average.mean:.2f} "
-                f"± {average.spread:.2f} for the same stream."
+                f"± {average.spread:.2f} for the same stream. This table fits networks with 100 hidden units, Table 2 "
+                'wider ones: see "Where we differ".'
             )
     return notes
 
 
-def verdict(evidence: Evidence, stream: str, other: str) -> Verdict:
-    """Whether A-GEM is above another method on most tasks, and on the early ones."""
-    claim = f"A-GEM is more accurate than {other.upper()} on most tasks"
-    tasks = _tasks(evidence, stream)
-    samples = [
-        (task, evidence.sample(stream, "a-gem", final_accuracy(task)).minus(
-            evidence.sample(stream, other, final_accuracy(task))
-        ))
-        for task in range(1, tasks + 1)
-    ]  # fmt: skip
-    if not all(len(sample) for _, sample in samples) or not evidence.records(stream, "a-gem"):
-        return conclude(claim, "appendix A.1", [Finding(stream, "missing")])
-    above = [task for task, sample in samples if sample.mean > 0]
-    clearly = sum(sample.interval()[0] > 0 for _, sample in samples)
-    early = sum(task <= tasks // 2 for task in above)
-    answer: Answer = "yes" if 2 * len(above) > tasks else "no"
-    first = samples[0][1]
-    detail = (
-        f"above on {len(above)} of {tasks} tasks ({clearly} beyond doubt), {early} of the first {tasks // 2}; "
-        f"task 1 {first.mean:+.2f} over {len(first)} seed{'s' if len(first) > 1 else ''}"
-    )
-    return conclude(claim, "appendix A.1", [Finding(stream, answer, detail)])
+def ahead(evidence: Evidence, stream: str) -> list[str]:
+    """On how many tasks A-GEM is above the others; the paper's claim, on average accuracy, is with Table 2."""
+    tasks = range(1, _tasks(evidence, stream) + 1)
+    notes = []
+    for other in METHODS[1:]:
+        changes = [
+            evidence.sample(stream, "a-gem", final_accuracy(task)).minus(
+                evidence.sample(stream, other, final_accuracy(task))
+            )
+            for task in tasks
+        ]
+        found = is_above_on_most(stream, changes)
+        if found.detail:
+            notes.append(f"A-GEM against {other.upper()}: {found.detail}. The paper's claim is with Table 2.")
+    return notes
 
 
 def _tasks(evidence: Evidence, stream: str) -> int:

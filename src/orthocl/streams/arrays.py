@@ -229,10 +229,10 @@ def _check_settings(tasks: int, heads: str, kind: str | None, names: Sequence[st
     check_value("names", names, Sequence[str] | None)
     if names is not None and len(names) != tasks:
         raise SettingsError(f"{tasks} tasks need as many names, got {len(names)}")
-    if heads not in ("shared", "per-task"):
-        raise unknown_name("heads", str(heads), ("shared", "per-task"))
-    if kind not in (None, "classification", "regression"):
-        raise unknown_name("kind of task", str(kind), ("classification", "regression"))
+    if not isinstance(heads, str) or heads not in ("shared", "per-task"):
+        raise unknown_name("heads", heads, ("shared", "per-task"))
+    if kind is not None and (not isinstance(kind, str) or kind not in ("classification", "regression")):
+        raise unknown_name("kind of task", kind, ("classification", "regression"))
 
 
 def _input_shape(splits: list[tuple[TensorSplit, TensorSplit]]) -> tuple[int, ...]:
@@ -280,9 +280,9 @@ def _hash(splits: list[tuple[TensorSplit, TensorSplit]]) -> str:
 
 def _plain_tensors(dataset: object) -> tuple[Tensor, ...] | None:
     # Exactly a TensorDataset: a subclass may do anything in __getitem__.
-    if type(dataset) is TensorDataset and len(dataset.tensors) == 2:
-        return dataset.tensors
-    return None
+    if type(dataset) is not TensorDataset or len(dataset.tensors) != 2:
+        return None
+    return dataset.tensors if all(each.layout == torch.strided for each in dataset.tensors) else None
 
 
 def _stack(values: list[Any], what: str) -> Tensor:
@@ -293,6 +293,11 @@ def _stack(values: list[Any], what: str) -> Tensor:
             f"each {what} of a data set must be a tensor, an array or a number, got a {type(values[0]).__name__}: "
             "convert it in the data set (for images with a transform such as ToTensor, for names of classes to numbers)"
         ) from error
+    odd = next((tensor.layout for tensor in tensors if tensor.layout != torch.strided), None)
+    if odd is not None:
+        raise DataError(
+            f"each {what} of a data set must be dense, got {odd}: return x.to_dense() in the data set"
+        )
     shapes = {tuple(tensor.shape) for tensor in tensors}
     if len(shapes) != 1:
         raise DataError(f"each {what} of a data set must have the same shape, got {sorted(shapes)}")

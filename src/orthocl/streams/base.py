@@ -12,6 +12,7 @@ from typing import Literal, overload
 
 from torch import Tensor
 
+from orthocl.checking import check_value
 from orthocl.errors import SettingsError
 
 TaskKind = Literal["classification", "regression"]
@@ -97,6 +98,12 @@ class Stream(ABC, Sequence[Task]):
 
     def __iter__(self) -> Iterator[Task]:
         return (self.task(number) for number in range(1, len(self) + 1))
+
+
+def check_numbers(**values: int | None) -> None:
+    """Reject settings of a stream that are no whole numbers; a number that has a default may be None."""
+    for name, value in values.items():
+        check_value(name, value, int if name in ("seed", "classes_per_task") else int | None)
 
 
 def check_tasks(tasks: int) -> None:

@@ -13,6 +13,7 @@ from orthocl.nets.inputs import Inputs, tensors
 from orthocl.streams.base import TaskKind
 
 Array = Tensor | np.ndarray[Any, Any]
+MOST_CLASSES = 10_000_000
 
 
 def checked_samples(
@@ -89,6 +90,11 @@ def _checked_targets(where: str, targets: Tensor, kind: TaskKind | None, dtype: 
         )
     if int(targets.min()) < 0:
         raise DataError(f"{where}: class labels must count from 0, got {int(targets.min())}")
+    if int(targets.max()) >= MOST_CLASSES:
+        raise DataError(
+            f"{where}: class labels must be below {MOST_CLASSES:,}, got {int(targets.max())}: number the classes from "
+            "0 without gaps, because a head has an output for each number"
+        )
     return targets.to(torch.int64)
 
 

@@ -9,7 +9,9 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from orthocl.checking import check_value
 from orthocl.errors import DataError, SettingsError
+from orthocl.streams.base import check_numbers
 from orthocl.streams.datasets.schema import OnProgress
 from orthocl.streams.images import ImageData
 from orthocl.streams.seeds import generator
@@ -17,6 +19,8 @@ from orthocl.streams.split import SplitStream, split
 from orthocl.streams.views import Part
 
 FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF", "PPM")
+LARGEST = 10_000
+"""Pixels of a side."""
 SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm"})
 
 
@@ -55,10 +59,11 @@ def from_image_folder(
     Raises:
         DataError: when there are too few classes or images, or one cannot be read.
     """
-    if size < 1 or not 0 < test_fraction < 1:
-        raise SettingsError(
-            f"size must be positive and test_fraction between 0 and 1, got {size} and {test_fraction}"
-        )
+    check_value("size", size, int, 1, LARGEST)
+    check_numbers(seed=seed)
+    check_value("test_fraction", test_fraction, float, 0, 1)
+    if not 0 < test_fraction < 1:
+        raise SettingsError(f"test_fraction must be between 0 and 1, got {test_fraction}")
     root = Path(folder).expanduser()
     files, classes = _listed(root, test_fraction, seed)
     parts = {part: _read_part(part, files[part], size, grey, progress) for part in files}

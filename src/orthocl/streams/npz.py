@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from orthocl.errors import DataError, SettingsError
+from orthocl.storage import output_file
 from orthocl.streams.arrays import ArrayStream, Heads, from_arrays
-from orthocl.streams.base import TaskKind
+from orthocl.streams.base import TaskKind, check_numbers
 from orthocl.streams.checks import Array
 from orthocl.streams.datasets.npz import read_npz
 
@@ -39,13 +40,14 @@ def from_npz(
     Raises:
         DataError: when arrays are missing, damaged, or cannot be trained on.
     """
+    check_numbers(tasks=tasks)
     path = Path(arrays).expanduser()
     if not path.is_file():
         raise DataError(
             f"no such file: {path}: write it with orthocl.streams.save_npz(path, [(x, y, x_test, y_test), ...])"
         )
     found = read_npz(path, most_bytes=MOST_BYTES)
-    pattern = re.compile(rf"({'|'.join(PARTS)})_([1-9]\d*)")
+    pattern = re.compile(rf"({'|'.join(PARTS)})_([1-9][0-9]{{0,11}})")
     odd = [name for name in found if not pattern.fullmatch(name)]
     if odd or not found:
         raise DataError(
@@ -53,9 +55,12 @@ def from_npz(
             "y_test_1, x_train_2, ..."
         )
     count = max(int(name.rpartition("_")[2]) for name in found)
-    missing = [f"{part}_{t}" for t in range(1, count + 1) for part in PARTS if f"{part}_{t}" not in found]
-    if missing:
-        raise DataError(f"{path} has no array {missing[0]}, though it has {count} tasks")
+    wanted = (
+        f"{part}_{t}" for t in range(1, count + 1) for part in PARTS
+    )  # no list: names can be any number
+    missing = next((name for name in wanted if name not in found), None)
+    if missing is not None:
+        raise DataError(f"{path} has no array {missing}, though it has arrays of task {count}")
     if tasks is not None and not 1 <= tasks <= count:
         raise SettingsError(f"{path.name} holds {count} tasks: tasks must be from 1 to {count}, got {tasks}")
     chosen = [tuple(np.array(found[f"{part}_{t}"]) for part in PARTS) for t in range(1, (tasks or count) + 1)]
@@ -69,5 +74,5 @@ def save_npz(path: str | Path, tasks: Sequence[tuple[Array, Array, Array, Array]
         if len(arrays) != len(PARTS):
             raise DataError(f"task {number}: expected (x_train, y_train, x_test, y_test)")
         content |= {f"{part}_{number}": np.asarray(a) for part, a in zip(PARTS, arrays, strict=True)}
-    with open(path, "wb") as file:
+    with open(output_file(path), "wb") as file:
         np.savez(file, **content)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from orthocl.streams.base import Stream, Task, check_tasks
+from orthocl.streams.base import Stream, Task, check_numbers, check_tasks
 from orthocl.streams.seeds import generator
 from orthocl.streams.views import LabelledData, PixelMap, View, stream_fingerprint
 
@@ -56,6 +56,7 @@ def permuted(
     >>> stream.task(3).train.inputs(slice(0, 32)).shape
     torch.Size([32, 1, 32, 32])
     """
+    check_numbers(tasks=tasks, seed=seed, train_size=train_size, test_size=test_size)
     check_tasks(tasks)
     settings = {
         "kind": "permuted",

@@ -10,12 +10,19 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from inspect import Parameter, signature
+from inspect import Parameter
 from pathlib import Path, PurePath
 from typing import Any
 
-from orthocl.checking import argument_types, check_names, check_value, defaults
-from orthocl.errors import OrthoclError, SettingsError
+from orthocl.checking import (
+    argument_types,
+    check_names,
+    check_value,
+    defaults,
+    parameters_of,
+    required_arguments,
+)
+from orthocl.errors import OrthoclError, SettingsError, shortened
 from orthocl.registry import Registry
 from orthocl.streams.arrays import from_arrays
 from orthocl.streams.base import Stream
@@ -97,7 +104,7 @@ def _of_function(function: Callable[..., Any], summary: str) -> StreamMaker:
     common = [name for name in COMMON if name in arguments]
     options = {
         name: None if parameter.default is Parameter.empty else parameter.default
-        for name, parameter in signature(function).parameters.items()
+        for name, parameter in parameters_of(function).items()
         if name in arguments and name not in common
     }
     default = defaults(function).get("tasks")
@@ -144,6 +151,7 @@ STREAMS: Registry[StreamMaker] = Registry(
         "arrays": _of_function(from_npz, "your arrays in an .npz file: x_train_1, y_train_1, ..."),
     },
     _stream,
+    unlisted=("text-stream",),  # its texts are at no address from which everybody may fetch them
 )
 
 
@@ -165,7 +173,11 @@ def data_of_path(spec: str) -> dict[str, Any]:
         return {}
     if spec.endswith(".npz"):
         return {"arrays": spec}
-    return {"folder": spec} if is_data(Path(spec)) else {}
+    if is_data(Path(spec)):
+        return {"folder": spec}
+    if PurePath(spec).name != spec and not spec.endswith(".py"):  # names of streams have no '/'
+        raise SettingsError(f"no such folder: {shortened(spec)!r}")
+    return {}
 
 
 def make(
@@ -220,8 +232,8 @@ def make(
 
 
 def _check_complete(maker: StreamMaker, spec: str, arguments: Mapping[str, Any]) -> None:
-    for name, parameter in signature(maker.build).parameters.items():
-        if name in maker.options and parameter.default is Parameter.empty and arguments[name] is None:
+    for name in required_arguments(maker.build):
+        if name in maker.options and arguments[name] is None:
             raise SettingsError(f"stream {spec!r} needs a value for {name!r}")
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,8 +13,8 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from orthocl.errors import SettingsError, unknown_name
-from orthocl.streams.base import Stream, Task, check_tasks
+from orthocl.errors import SettingsError, shortened, unknown_name
+from orthocl.streams.base import Stream, Task, check_numbers, check_tasks
 from orthocl.streams.views import LabelledData, PixelMap, View, stream_fingerprint
 
 
@@ -68,6 +70,7 @@ def rotated(
     >>> [task.name for task in rotated(mnist_mini(), tasks=3)]
     ['rotated by 0 degrees', 'rotated by 5 degrees', 'rotated by 10 degrees']
     """
+    check_numbers(tasks=tasks, seed=seed, train_size=train_size, test_size=test_size)
     if len(data.shape) != 3:
         raise SettingsError(f"{data.name} holds samples of shape {data.shape}: only images can be turned")
     if resample not in ROTATIONS:
@@ -75,14 +78,11 @@ def rotated(
     if angles is None:
         check_tasks(tasks)
         angles = [step * number for number in range(tasks)]
-    if not angles or not all(np.isfinite(angles)):
-        raise SettingsError(
-            f"a rotated stream needs at least one finite angle in degrees, got {list(angles)}"
-        )
+    angles = _degrees(angles)
     settings = {
         "kind": "rotated",
         **data.settings,
-        "angles": [float(angle) for angle in angles],
+        "angles": angles,
         "resample": resample,
         "seed": seed,
         "train_size": train_size,
@@ -98,9 +98,19 @@ def rotated(
         fingerprint=stream_fingerprint(data.fingerprint, settings),
         train=train,
         test=test,
-        angles=tuple(float(angle) for angle in angles),
+        angles=tuple(angles),
         resample=resample,
         black_corner=not any(bool(view.stored[..., 0].any()) for view in (train, test)),
+    )
+
+
+def _degrees(angles: Sequence[float]) -> list[float]:
+    with suppress(OverflowError):  # integers of hundreds of digits
+        degrees = [float(angle) for angle in angles]
+        if degrees and all(map(math.isfinite, degrees)):
+            return degrees
+    raise SettingsError(
+        f"a rotated stream needs at least one finite angle in degrees, got {shortened(str(list(angles)))}"
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from orthocl.errors import SettingsError, warn
-from orthocl.streams.base import Stream, Task
+from orthocl.streams.base import Stream, Task, check_numbers
 from orthocl.streams.seeds import generator
 from orthocl.streams.views import LabelledData, stream_fingerprint
 
@@ -63,6 +63,9 @@ def split(
     >>> stream.task(2).name, dict(stream.heads)["task-2"]
     ('classes 2, 3', 2)
     """
+    check_numbers(
+        tasks=tasks, classes_per_task=classes_per_task, seed=seed, train_size=train_size, test_size=test_size
+    )
     if not 1 <= classes_per_task <= len(data.classes):
         raise SettingsError(
             f"{data.name} has {len(data.classes)} classes: classes_per_task must be from 1 to "

@@ -24,10 +24,14 @@ from orthocl.nets.inputs import Inputs, Targets, sample_count, take
 from orthocl.nets.modes import evaluating, without_autocast
 from orthocl.nets.outputs import Outputs
 from orthocl.tangents import layers
+from orthocl.tangents.attention import same
 from orthocl.tangents.blocks import Block, Patches, added
+from orthocl.tangents.chunks import chunk_size, weighing
+from orthocl.tangents.common import common_parameters
 from orthocl.tangents.compress import Compression, compress
-from orthocl.tangents.dense_rows import per_sample_gradients
+from orthocl.tangents.dense_rows import per_sample_gradients, warn_of_price
 from orthocl.tangents.recording import (
+    Recorded,
     RecordedLayer,
     activation_types,
     readable_layers,
@@ -35,6 +39,7 @@ from orthocl.tangents.recording import (
     recording,
 )
 from orthocl.tangents.remembering import TOKENS, Remembering, Variant, remembered_outputs
+from orthocl.tangents.single_positions import Derivative, at_one_position, stacked
 from orthocl.tangents.tangents import Tangents, norm
 
 __all__ = [
@@ -53,9 +58,10 @@ __all__ = [
 # Disagreement with autograd above which a layer's rows are not trusted: relative to the layer's gradient, and
 # (for gradients that are zero up to rounding) relative to the whole gradient.
 AGREEMENT = {torch.float64: (1e-7, 1e-12), torch.float32: (2e-3, 3e-5)}
-CHUNK = 256
-# Fewer where all positions of all samples are processed together.
-COMPRESSED_CHUNK = 128
+
+
+# Samples that tell how much memory one of them takes: not one alone, whose axis models like to drop.
+WEIGHED = 2
 
 
 @dataclass(frozen=True)
@@ -103,54 +109,123 @@ class Collector:
     explicit: set[str] = field(default_factory=set)  # parameters that need per-sample gradients
     rules: Compression = field(default_factory=Compression)
     known: Mapping[tuple[str, ...], Block] = field(default_factory=dict)
+    samples: int | None = None
+    """Of all batches."""
+    expands: int = 2
+    """What of that which all samples share is given to each: 2 everything, 1 what has an axis of samples, 0 nothing."""
+    common: set[nn.Module] = field(default_factory=set)
+    """Embeddings whose rows of indices are those of every sample."""
+    inputs_matter: bool = False
+    """Whether inputs of positions that no remembered output depends on are wanted too."""
+    compared: bool = False
+    """Whether what is computed otherwise than by the model was compared with its own outputs."""
+    confirmed: bool = False
+    """Whether autograd has confirmed the rows of a batch."""
+    precision: torch.dtype = torch.float32
+    """The coarsest type among the model's activations: how exact its outputs can be."""
 
-    def layers(self) -> list[RecordedLayer]:
-        """Supported modules that own protected parameters."""
-        found = readable_layers(self.model, self.parameters)
+    def layers(self) -> list[Recorded]:
+        """What owns protected parameters and can be read off."""
+        found: list[Recorded] = list(readable_layers(self.model, self.parameters))
+        read = {name for layer in found for name in layer.names.values()}
+        if self.expands:
+            found += common_parameters(self.model, self.parameters, read, missing=self.expands == 2)
         covered = {name for layer in found for name in layer.names.values()} - self.explicit
         self.explicit |= self.parameters.keys() - covered
+        for layer in found:
+            if isinstance(layer, RecordedLayer):
+                layer.common = layer.module in self.common
         return [layer for layer in found if set(layer.names.values()) <= covered]
 
     def chunk(self, x: Inputs, y: Targets) -> Tangents:
-        """Tangents of one batch."""
-        found, truth = self.confirmed(self.layers(), x, y)
-        logits = truth.weights.shape[1]
-        if self.rules.exact:
-            found = [layers.represented(block, logits) for block in found]
-        believed = [block for block in found if truth.agrees(block)]
-        self.explicit |= self.parameters.keys() - {name for block in believed for name in block.names}
-        blocks: Sequence[Block] = [*believed, *self._per_sample(x, y, truth)]
+        """Tangents of one batch; those of the first one are compared with autograd's gradient of their sum."""
+        recorded, remembered = self.forward(x, y)
+        logits, truth = remembered.shape[1], None
+        found = self.sums(recorded, remembered, last=self.confirmed)
+        if not self.confirmed:
+            truth = _Truth.of(self.parameters, remembered, self._weights(remembered), self.precision)
+        del recorded, remembered
+        blocks: list[Block] = []
+        while found:  # one by one, so that each is released as soon as it is represented
+            block = found.pop(0)
+            block = layers.represented(block, logits) if self.rules.exact else block
+            if truth is None or truth.agrees(block):
+                blocks.append(block)
+        self.explicit |= self.parameters.keys() - {name for block in blocks for name in block.names}
+        blocks += self._per_sample(x, y, truth)
+        self.confirmed = True
         errors = None
         if not self.rules.exact:
             blocks, errors = compress(blocks, self.rules, self.known, logits)
         shapes = [tuple(parameter.shape) for parameter in self.parameters.values()]
         return Tangents(list(self.parameters), shapes, blocks, errors)
 
-    def confirmed(
-        self, recorded: list[RecordedLayer], x: Inputs, y: Targets, *, mixed: bool = False
-    ) -> tuple[list[Block], _Truth]:
-        """Blocks of one batch as they come, and what their rows must add up to.
+    def confirmed_sums(self, x: Inputs, y: Targets, *, mixed: bool = False) -> list[Block]:
+        """The blocks of one batch, as they come, that autograd confirms.
 
         Args:
-            recorded: the layers to read off.
             x: samples.
             y: their targets.
             mixed: weigh the outputs at random before they are differentiated instead of the rows afterwards, which is
                 the same unless samples influence each other's outputs.
         """
-        with recording(recorded), activation_types(self.model) as types:
-            remembered = self.remember.checked(self.model, x, y)
-        precision = max(types | {remembered.dtype}, key=lambda dtype: torch.finfo(dtype).eps)
-        generator = torch.Generator().manual_seed(0)
-        weights = torch.randn(remembered.shape, generator=generator, dtype=torch.float64).to(remembered)
+        recorded, remembered = self.forward(x, y)
+        weights = self._weights(remembered)
         if mixed:
             remembered = (remembered * weights).sum(1, keepdim=True)
             weights = torch.ones_like(remembered)
-        return self.sums(recorded, remembered), _Truth.of(self.parameters, remembered, weights, precision)
+        found = self.sums(recorded, remembered)
+        truth = _Truth.of(self.parameters, remembered, weights, self.precision)
+        return [block for block in found if truth.agrees(block)]
 
-    def sums(self, recorded: list[RecordedLayer], remembered: Tensor) -> list[Block]:
-        """Blocks of all recorded layers as they come, all uses of a weight added up, zeros for silent layers."""
-        found = added(self._read_off(recorded, remembered))
+    @staticmethod
+    def _weights(remembered: Tensor) -> Tensor:
+        generator = torch.Generator().manual_seed(0)
+        return torch.randn(remembered.shape, generator=generator, dtype=torch.float64).to(remembered)
+
+    def samples_at_once(self, x: Inputs, y: Targets) -> int:
+        """How many samples a batch should have, from the first few."""
+        few = slice(0, WEIGHED)
+        with weighing(self.model) as kept:
+            recorded, remembered = self.forward(take(x, few), take(y, few))
+        self.common = {layer.module for layer in recorded if layer.expanded}
+        derivatives = sum(use.z.numel() * use.z.element_size() for layer in recorded for use in layer.uses)
+        count, outputs = remembered.shape
+        return chunk_size(sum(kept.values()) // count, derivatives // count, outputs)
+
+    def forward(self, x: Inputs, y: Targets) -> tuple[list[Recorded], Tensor]:
+        """One forward pass, recorded: the layers, and the numbers to remember."""
+        recorded, first = self.layers(), not self.compared
+        samples = sample_count(x) if self.expands else None
+        try:
+            with recording(recorded, samples, compared=first), activation_types(self.model) as types:
+                remembered = self.remember.checked(self.model, x, y)
+            self.precision = max(types | {remembered.dtype}, key=lambda dtype: torch.finfo(dtype).eps)
+        except Exception:  # of any kind: a copy for each sample is not what the model was written for
+            if not first or not any(layer.expanded for layer in recorded):
+                raise
+            return self._forward_less_expanded(x, y)
+        if first and any(layer.expanded for layer in recorded):
+            with torch.no_grad():
+                expected = self.remember(self.model, x, y)
+            if not same(remembered, expected):
+                return self._forward_less_expanded(x, y)
+        self.compared = True
+        return recorded, remembered
+
+    def _forward_less_expanded(self, x: Inputs, y: Targets) -> tuple[list[Recorded], Tensor]:
+        self.expands -= 1
+        return self.forward(x, y)
+
+    def sums(self, recorded: Sequence[Recorded], remembered: Tensor, *, last: bool = False) -> list[Block]:
+        """Blocks of all recorded layers as they come, all uses of a weight added up, zeros for silent layers.
+
+        Args:
+            recorded: layers, with their uses, which are released.
+            remembered: what was computed from these.
+            last: whether nothing else will be differentiated.
+        """
+        found = added(self._read_off(recorded, remembered, last))
         covered = {name for block in found for name in block.names}
         for layer in recorded:
             if layer.calls == 0 and covered.isdisjoint(layer.names.values()):
@@ -159,34 +234,43 @@ class Collector:
                 covered |= set(layer.names.values())
         return found
 
-    def _read_off(self, recorded: list[RecordedLayer], remembered: Tensor) -> list[Block]:
+    def _read_off(self, recorded: Sequence[Recorded], remembered: Tensor, last: bool) -> list[Block]:
         uses = [(layer, use) for layer in recorded for use in layer.uses]
         outputs = [use.z for _, use in uses]
-        columns = (
-            [
-                torch.autograd.grad(column.sum(), outputs, retain_graph=True, allow_unused=True)
-                for column in remembered.unbind(1)
-            ]
-            if outputs
-            else []
-        )
+        gradients: list[list[Derivative]] = [[] for _ in uses]
+        columns = remembered.unbind(1) if outputs else ()
+        for number, column in enumerate(columns, 1):
+            parts = torch.autograd.grad(
+                column.sum(), outputs, retain_graph=not last or number < len(columns), allow_unused=True
+            )
+            for (layer, use), part, kept in zip(uses, parts, gradients, strict=True):
+                d = torch.zeros_like(use.z) if part is None else part
+                kept.append(at_one_position(d) if self._may_be_single(layer, d) else d)
+            del parts
         found: list[Block] = []
-        for place, (layer, use) in enumerate(uses):
+        for layer, use in uses:
+            derivatives = gradients.pop(0)
             if use.z.numel() == 0:  # an expert that received no sample
                 zero = layers.silent(layer.module, layer.names, remembered)
                 found += [] if zero is None else [zero]
                 continue
-            derivatives = [column[place] for column in columns]
-            d = torch.stack([torch.zeros_like(use.z) if part is None else part for part in derivatives], 1)
-            blocks = layer.read(use, d)
+            blocks = layer.read(*stacked(use, derivatives))
             if blocks is not None and all(block.rows == remembered.numel() for block in blocks):
                 found += blocks
         return found
 
-    def _per_sample(self, x: Inputs, y: Targets, truth: _Truth) -> list[Block]:
+    def _may_be_single(self, layer: Recorded, d: Tensor) -> bool:
+        """Whether each remembered output may depend on one position of a linear layer alone."""
+        if self.remember.variant != "tokens" or self.inputs_matter or d.dim() != 3 or not d.numel():
+            return False
+        return layers.is_linear(layer.module) and (layer.single or not d.is_meta)
+
+    def _per_sample(self, x: Inputs, y: Targets, truth: _Truth | None) -> list[Block]:
         chosen = {name: parameter for name, parameter in self.parameters.items() if name in self.explicit}
         if not chosen:
             return []
+        if truth is not None:
+            warn_of_price(self.model, chosen, self.samples or sample_count(x), truth.weights.shape[1])
         try:
             found = per_sample_gradients(self.model, x, y, chosen, self.remember)
         except (RuntimeError, ValueError) as error:
@@ -195,7 +279,7 @@ class Collector:
                 f"{', '.join(list(chosen)[:3])} need: {error}"
             ) from error
         for block in found:
-            if not truth.agrees(block):
+            if truth is not None and not truth.agrees(block):
                 raise UnsupportedError(
                     f"the gradients of parameter {block.names[0]!r} for single samples do not add up to its "
                     "gradient for the batch: the model mixes samples (batch statistics in eval mode, such as "
@@ -256,7 +340,7 @@ def collect(
         outputs: (model, inputs) -> the outputs that are meant, or a dict of such functions: each is remembered.
         tokens: positions per sample for "tokens".
         dtype: storage type of the factors, by default that of the model.
-        chunk: samples per forward pass; by default as many as give a few hundred rows.
+        chunk: samples per forward pass; by default as many as give at most 256 rows, and fewer of large networks.
         compression: how much of the tangents to keep; by default all.
         earlier: tangents that these will join: layers keep their representations, and their bases are extended.
 
@@ -271,15 +355,11 @@ def collect(
             f"expected one target for each input, at least one, got {samples} and {sample_count(targets)}"
         )
     remember = Remembering(variant, outputs, tokens)
-    collector = Collector(model, parameters, remember, rules=compression or Compression())
-    size, pieces = max(1, chunk or (CHUNK if collector.rules.exact else COMPRESSED_CHUNK)), []
+    collector = Collector(model, parameters, remember, rules=compression or Compression(), samples=samples)
+    pieces: list[Tangents] = []
     known = [] if earlier is None else [earlier]
     with differentiable(model, parameters):
-        several = variant in ("all", "tokens") or isinstance(outputs, Mapping)
-        if several and chunk is None:  # every sample brings as many derivatives as outputs
-            one = slice(0, 1)
-            with torch.no_grad():
-                size = max(1, size // remember(model, take(inputs, one), take(targets, one)).shape[1])
+        size = chunk or (samples if samples <= WEIGHED else collector.samples_at_once(inputs, targets))
         for start in range(0, samples, size):
             if not collector.rules.exact and known:
                 collector.known = {block.names: block for block in known[-1].blocks}
@@ -312,8 +392,7 @@ def read_layers(
         inputs_only: the model may mix samples (batch statistics in eval mode): the inputs are as good as ever, but the
             derivatives are those of a randomly weighted sum of all samples' outputs.
     """
-    collector = Collector(model, parameters, Remembering(variant, outputs))
+    collector = Collector(model, parameters, Remembering(variant, outputs), inputs_matter=True)
     with differentiable(model, parameters):
-        recorded = collector.layers()
-        found, truth = collector.confirmed(recorded, inputs, targets, mixed=inputs_only)
-    return [block for block in found if isinstance(block, Patches) and truth.agrees(block)]
+        found = collector.confirmed_sums(inputs, targets, mixed=inputs_only)
+    return [block for block in found if isinstance(block, Patches)]

@@ -29,6 +29,8 @@ from orthocl.tangents.range_finder import Spectrum, spectrum
 TIGHTER = 4.0
 LOOSEST = 4.0
 TRIES = 8
+# Beyond this many rows and columns the leading directions are found by random projection.
+EXACT = 256
 
 
 @dataclass(frozen=True)
@@ -149,7 +151,7 @@ def _prepare(layers: Sequence[_Layer], scale: Tensor, left_out: float) -> None:
     for layer in layers:
         pieces = list(_rows(layer.found, scale, layer.old()))
         inputs, outputs = (torch.cat([piece[side] for piece in pieces], 1) for side in (0, 1))
-        layer.spectra = (spectrum(inputs, budget), spectrum(outputs, budget))
+        layer.spectra = (spectrum(inputs, budget, EXACT), spectrum(outputs, budget, EXACT))
 
 
 def _rows(found: Patches, scale: Tensor, bases: tuple[Tensor, Tensor]) -> Iterator[tuple[Tensor, Tensor]]:

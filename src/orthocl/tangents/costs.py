@@ -29,7 +29,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from orthocl.tangents.blocks import Block, Compressed, Factored, Kind, Patches
+from orthocl.tangents.blocks import Block, Compressed, Factored, Kind, Patches, Summed
 from orthocl.tangents.last_layer import OneOutputRows, by_output
 
 # Multiply-adds that take as long as reading one number from memory: an assumption about processors, not measured here.
@@ -149,7 +149,7 @@ class LayerShape:
         return min(kinds, key=lambda kind: self.price(kind, rows, logits, core, batch_size))
 
 
-def sparse_rows_are_smaller(numbers: int, parameters: int) -> bool:
+def sparse_rows_are_smaller(numbers: float, parameters: int) -> bool:
     """Whether an embedding's tangents are kept as the rows that they touch."""
     return SPARSE_MUST_SAVE * numbers <= parameters
 
@@ -199,6 +199,8 @@ def projection_madds(block: Block) -> tuple[int, int]:
     if isinstance(block, Patches):
         inputs, outputs = block.width
         return 2 * block.positions * inputs * outputs * block.groups, 0
+    if isinstance(block, Summed):
+        return sum(projection_madds(part)[0] for part in block.parts), 0
     if block.kind == "rows":
         values: Tensor = block.tensors()["values"]
         return 2 * values.shape[1] * values.shape[2], 0

@@ -3,16 +3,60 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, jacrev, vmap
 
+from orthocl.errors import warn
+from orthocl.formatting import counted, size_text
 from orthocl.nets.inputs import Inputs, Targets, each_tensor, sample_count, take
 from orthocl.nets.modes import quiet_vmap
 from orthocl.tangents.blocks.dense import WORKSPACE, Dense
 
 Remember = Callable[[nn.Module, Inputs, Targets], Tensor]
+# Samples of the plain training step that prices are given in.
+TYPICAL_BATCH = 32
+_WARNED: WeakKeyDictionary[nn.Module, set[str]] = WeakKeyDictionary()
+
+
+def plain_steps(samples: int, outputs: int) -> float:
+    """About how many plain training steps it takes to differentiate some outputs of each sample on its own.
+
+    A backward pass takes twice the time of a forward pass, and each output needs one.
+
+    >>> plain_steps(96, 1), plain_steps(96, 4)
+    (3.0, 9.0)
+    """
+    return samples * (1 + 2 * outputs) / (3 * TYPICAL_BATCH)
+
+
+def warn_of_price(
+    model: nn.Module, parameters: Mapping[str, nn.Parameter], samples: int, outputs: int
+) -> None:
+    """Say, once for each model, which parameters are differentiated sample by sample, and what that will take.
+
+    Args:
+        model: the network.
+        parameters: those parameters, by name.
+        samples: samples to be differentiated.
+        outputs: remembered outputs of each of them.
+    """
+    known = _WARNED.setdefault(model, set())
+    if parameters.keys() <= known:
+        return
+    known.update(parameters)
+    names = list(parameters)
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    size = sum(parameter.numel() * parameter.element_size() for parameter in parameters.values())
+    warn(
+        f"gradients of {', '.join(map(repr, names[:3]))}{more} cannot be read off one backward pass (a weight that is "
+        f"used without its layer, or not at all). Those of {counted(samples, 'sample')} are computed one by one and "
+        f"stored whole, which takes {size_text(size * samples * outputs)} and about as long as "
+        f"{plain_steps(samples, outputs):.2g} plain steps of {TYPICAL_BATCH} samples. If that is too much, leave these "
+        "parameters unprotected",
+    )
 
 
 class _Remembered(nn.Module):

@@ -6,7 +6,10 @@ protect the current outputs less and less. OGD+ recomputes them.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+
+from torch import Tensor
 
 from orthocl.errors import DataError
 from orthocl.tangents.subspace import Subspace
@@ -46,15 +49,31 @@ def drift(stored: Tangents, current: Tangents, subspace: Subspace) -> Drift:
         current: tangents of the same rows now.
         subspace: what is protected.
     """
-    if stored.rows != current.rows:
-        raise DataError(f"expected the same outputs then and now, got {stored.rows} and {current.rows} rows")
+    return drifts([stored], [current], subspace)[0]
+
+
+def drifts(stored: Sequence[Tangents], current: Sequence[Tangents], subspace: Subspace) -> list[Drift]:
+    """Compare stored tangents of several tasks with those of the same outputs at the current weights.
+
+    Args:
+        stored: for each task tangents as they were remembered.
+        current: tangents of the same rows now.
+        subspace: what is protected.
+    """
+    for before, now in zip(stored, current, strict=True):
+        if before.rows != now.rows:
+            raise DataError(f"expected the same outputs then and now, got {before.rows} and {now.rows} rows")
+    # All of them together: one product with all that is stored, and one solve.
+    together = subspace.squares_inside(Tangents.concatenate(current)).split([now.rows for now in current])
+    return [_drift(*three) for three in zip(stored, current, together, strict=True)]
+
+
+def _drift(stored: Tangents, current: Tangents, inside: Tensor) -> Drift:
     before, now = stored.gram().diagonal(), current.gram().diagonal()
     both = stored.gram(current).diagonal()
     tiny = 1e-300
     return Drift(
         cosine=float((both / (before * now).sqrt().clamp(min=tiny)).mean()),
         relative_norm=float((now / before.clamp(min=tiny)).sqrt().mean()),
-        outside=float(
-            (1 - subspace.squares_inside(current) / now.clamp(min=tiny)).clamp(min=0).sqrt().mean()
-        ),
+        outside=float((1 - inside / now.clamp(min=tiny)).clamp(min=0).sqrt().mean()),
     )

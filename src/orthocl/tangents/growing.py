@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from orthocl.tangents import layers
-from orthocl.tangents.blocks import Block, Compressed, Dense, Factored, Patches, Rows, Shape
+from orthocl.tangents.blocks import Block, Compressed, Dense, Factored, Outer, Patches, Rows, Shape, Summed
 from orthocl.tangents.recording import recorded_layers
 from orthocl.tangents.subspace import Subspace
 from orthocl.tangents.tangents import Tangents
@@ -85,6 +85,10 @@ def _grown(block: Block, shapes: tuple[Shape, ...]) -> Block:
         return Patches(block.names, shapes, block.inputs, deltas, block.source, block.unfold)
     if isinstance(block, Rows):
         return Rows(block.names, shapes, block.words, block.values)
+    if isinstance(block, Summed):
+        touched, outer = (_grown(part, shapes) for part in block.parts)
+        if isinstance(touched, Rows) and isinstance(outer, Outer):
+            return Summed(touched, outer)
     if isinstance(block, Compressed) and len(block.output_basis) == 1:
         outputs = wider(block.output_basis, (0, 0, 0, more))
         return Compressed(block.names, shapes, block.input_basis, outputs, block.cores)

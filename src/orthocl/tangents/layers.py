@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
-from orthocl.tangents.blocks import Block, Dense, Factored, Patches, Rows, Shape
+from orthocl.tangents.blocks import Block, Dense, Factored, Outer, Patches, Rows, Shape, Summed
 from orthocl.tangents.convolutions import PLAIN, TRANSPOSED, convolution, patches_of, shared_inputs
 from orthocl.tangents.costs import LayerShape, sparse_rows_are_smaller
 
@@ -29,6 +29,11 @@ SUPPORTED = (*LINEAR, *PLAIN, *TRANSPOSED, *BATCH_NORMS, nn.LayerNorm, nn.GroupN
 def supported(module: nn.Module) -> bool:
     """Whether `read` supports the layer; a linear layer with a tangent adapter counts while that is paused."""
     return type(module) in SUPPORTED or _adapted(module) or _multiplies_from_the_right(module)
+
+
+def is_linear(module: nn.Module) -> bool:
+    """Whether a layer is a linear one, whichever way round it keeps its weight."""
+    return type(module) in LINEAR or _adapted(module) or _multiplies_from_the_right(module)
 
 
 def _adapted(module: nn.Module) -> bool:
@@ -84,6 +89,8 @@ def represented(found: Block, logits: int) -> Block:
     """
     if isinstance(found, Rows):
         return found if sparse_rows_are_smaller(found.numbers, found.parameters) else found.densified()
+    if isinstance(found, Summed):
+        return _represented_sum(found, logits)
     if not isinstance(found, Patches):
         return found
     kind = layer_shape(found).choose(logits)
@@ -91,6 +98,17 @@ def represented(found: Block, logits: int) -> Block:
         inputs = found.inputs if found.unfold is None else found.unfold(found.inputs)
         return Factored(found.names, found.shapes, inputs.flatten(1), found.deltas[:, 0], found.source)
     return found if kind == "patches" else found.densified()
+
+
+def _represented_sum(found: Summed, logits: int) -> Block:
+    """Both parts as they are, or dense rows where those are not much larger."""
+    touched, outer = found.parts
+    product = represented(outer, logits)
+    stored = sum(part.numel() for part in product.tensors().values()) / max(1, product.rows)
+    numbers = touched.numbers + stored
+    if not isinstance(product, Outer) or not sparse_rows_are_smaller(numbers, found.parameters):
+        return found.densified()
+    return Summed(touched, product)
 
 
 def layer_shape(found: Patches) -> LayerShape:

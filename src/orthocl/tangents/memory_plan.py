@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import isqrt
 from typing import Literal
 
@@ -16,6 +16,7 @@ from orthocl.formatting import size_text
 from orthocl.tangents import plan_text
 from orthocl.tangents.blocks import Kind
 from orthocl.tangents.cholesky import PANEL as CHOLESKY_PANEL
+from orthocl.tangents.dense_rows import plain_steps
 
 Path = Literal["dense", "project", "adapter"]
 # The paths that this library takes; "dense" is only for comparison.
@@ -83,6 +84,7 @@ class Plan:
         energy: share of the tangents' energy that is kept.
         error_mean, error_worst: relative errors of the example inputs' tangents where those were measured.
         probe_bytes: of the samples and tangents that are kept apart to measure drift; part of the costs.
+        explicit: parameters whose gradients are computed sample by sample and stored whole -> bytes of one tangent.
     """
 
     rows: int
@@ -99,6 +101,7 @@ class Plan:
     error_mean: float | None = None
     error_worst: float | None = None
     probe_bytes: int = 0
+    explicit: Mapping[str, int] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         price = (
@@ -134,6 +137,11 @@ class Plan:
         if self.cache_bytes == 0 or self.choice != "adapter":
             return False
         return self.budget is None or self.costs["adapter"].nbytes + self.cache_bytes <= self.budget
+
+    @property
+    def explicit_steps(self) -> float:
+        """Plain steps that it takes to differentiate each sample of a task on its own, where that is needed."""
+        return plain_steps(self.memory_per_task, self.rows_per_sample) if self.explicit else 0.0
 
     def largest_memory(self) -> int:
         """The most samples per task that fit the budget (on the leanest path)."""

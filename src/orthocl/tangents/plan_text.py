@@ -45,6 +45,19 @@ def madds_text(count: float) -> str:
     return f"{count:.0f}"
 
 
+def explicit_line(found: Plan) -> list[str]:
+    """Which parameters are differentiated sample by sample, and what that takes; nothing if none is."""
+    if not found.explicit:
+        return []
+    names = list(found.explicit)
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    size = size_text(sum(found.explicit.values()))
+    return [
+        f"Differentiated sample by sample and stored whole: {', '.join(names[:3])}{more}. "
+        f"{size} a tangent, and about {found.explicit_steps:.2g} plain steps for each task."
+    ]
+
+
 def as_text(found: Plan) -> str:
     """The table that `print(plan)` shows."""
     rows: Sequence[Sequence[str]] = [("way", "memory", "multiply-adds a step"), *rows_of(found)]
@@ -55,7 +68,7 @@ def as_text(found: Plan) -> str:
     advice = [
         ("Nothing fits: " if place == 0 else "  - ") + line for place, line in enumerate(found.advice())
     ]
-    return "\n".join([headline(found), *lines, *advice])
+    return "\n".join([headline(found), *lines, *explicit_line(found), *advice])
 
 
 def as_html(found: Plan) -> str:
@@ -64,5 +77,5 @@ def as_html(found: Plan) -> str:
         "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows_of(found)
     )
     head = "<tr><th>way</th><th>memory</th><th>multiply-adds a step</th></tr>"
-    advice = "".join(f"<p>{escape(line)}</p>" for line in found.advice())
+    advice = "".join(f"<p>{escape(line)}</p>" for line in (*explicit_line(found), *found.advice()))
     return f"<p>{escape(headline(found))}</p><table>{head}{body}</table>{advice}"

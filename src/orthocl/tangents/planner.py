@@ -13,13 +13,17 @@ plan. Three ways of taking an OGD step are priced, at the memory's final size:
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 
 from orthocl.errors import DataError, SettingsError
 from orthocl.nets.heads import find_heads
-from orthocl.nets.inputs import Inputs, Targets, each_tensor, sample_count, take, tensors
+from orthocl.nets.inputs import Inputs, Targets, each_tensor, layout, sample_count, take, tensors
+from orthocl.nets.modes import evaluating
 from orthocl.nets.outputs import Outputs, read_outputs
 from orthocl.streams.batches import LABELS, SplitBatch, default_split
 from orthocl.tangents.blocks import Block, Factored, Patches
@@ -30,10 +34,12 @@ from orthocl.tangents.costs import LayerShape, Step, projection_madds, step_of, 
 from orthocl.tangents.drift import probe_count
 from orthocl.tangents.memory_plan import Cost, LayerPlan, Path, Plan
 from orthocl.tangents.remembering import TOKENS, Remembering, Variant
-from orthocl.tangents.survey import survey
+from orthocl.tangents.survey import Survey, survey
+from orthocl.tangents.tangents import Tangents
 
 # Example inputs whose tangents are actually compressed, to measure the errors.
 MEASURED = 32
+_PLANNED: WeakKeyDictionary[nn.Module, tuple[object, Plan]] = WeakKeyDictionary()
 
 
 def plan(
@@ -90,7 +96,7 @@ def plan(
     if not protected:
         raise SettingsError("nothing to plan: the model has no parameters that require gradients")
     rules = Compression(energy=energy, rows=tasks * memory_per_task, batch_size=batch_size)
-    blocks, last, logits, errors = _blocks(
+    found, logits, errors = _surveyed(
         model, inputs, targets, protected, Remembering(variant, outputs, tokens), rules
     )
     rows = tasks * memory_per_task * logits
@@ -98,8 +104,8 @@ def plan(
     owners = {id(weight): module for module in model.modules() for weight in module.parameters(False)}
     pixels = sum(part[0].numel() for part in tensors(inputs))
     layers = tuple(
-        _layer(block, owners.get(id(protected[block.names[0]])), batch_size, logits, pixels, last)
-        for block in blocks
+        _layer(block, owners.get(id(protected[block.names[0]])), batch_size, logits, pixels, found.last)
+        for block in found.blocks
     )
     stored = int(sum(layer.bytes_per_row for layer in layers)) * memory_per_task * logits
     probes = tasks * probe_count(memory_per_task, stored) * pixels * item
@@ -113,8 +119,42 @@ def plan(
         rows, logits, tasks, memory_per_task, batch_size, layers, costs,
         samples * columns * item, batch_size * pixels * columns if samples else 0, budget, energy,
         None if errors is None else float(errors.mean()), None if errors is None else float(errors.max()),
-        probes,
+        probes, found.explicit,
     )  # fmt: skip
+
+
+def planned(
+    model: nn.Module, shown: Inputs, *, tasks: int, parameters: Mapping[str, nn.Parameter], **settings: Any
+) -> Plan:
+    """As `plan` without a budget or an input kernel, for a model that is planned again and again as tasks arrive.
+
+    Args:
+        model: the network.
+        shown: an example of its inputs, with their targets if `settings` has a `batch`.
+        tasks: tasks of the stream so far.
+        parameters: the protected parameters.
+        settings: those of `plan`.
+    """
+    heads = find_heads(model)
+    shapes = [(name, parameter.shape, parameter.dtype) for name, parameter in parameters.items()]
+    examples = [shown] if isinstance(shown, Tensor | dict) else shown
+    # Not the settings themselves: a function among them may hold the model.
+    asked = [(name, s if isinstance(s, str | int | float) else id(s)) for name, s in settings.items()]
+    now = [shapes, [layout(part) for part in examples], None if heads is None else heads.selected, asked]
+    before, found = _PLANNED.get(model, (None, None))
+    if found is None or before != now:
+        found = plan(model, shown, tasks=tasks, parameters=parameters, **settings)
+        _PLANNED[model] = now, found
+    return found if found.tasks == tasks else _with_tasks(found, tasks)
+
+
+def _with_tasks(found: Plan, tasks: int) -> Plan:
+    """The same plan for another number of tasks."""
+    rows = tasks * found.memory_per_task * found.rows_per_sample
+    item = found.costs["dense"].nbytes // (found.rows * found.parameters)
+    probes = found.probe_bytes // found.tasks * tasks
+    costs = _costs(found.layers, rows, item, probes)
+    return replace(found, rows=rows, tasks=tasks, costs=costs, probe_bytes=probes)
 
 
 def _costs(layers: Sequence[LayerPlan], rows: int, item: int, probes: int) -> dict[Path, Cost]:
@@ -150,25 +190,32 @@ def _example(model: nn.Module, example: Inputs, batch: SplitBatch | None) -> tup
     return (example if isinstance(example, Tensor | tuple) else dict(example)), None
 
 
-def _blocks(
+def _surveyed(
     model: nn.Module,
     inputs: Inputs,
     targets: Targets | None,
     protected: Mapping[str, nn.Parameter],
     remember: Remembering,
     rules: Compression,
-) -> tuple[list[Block], set[str] | None, int, Tensor | None]:
-    """Blocks to price, the weights with one output a row (None: to be seen in the block), rows a sample, errors."""
+) -> tuple[Survey, int, Tensor | None]:
+    """What is to be priced, rows of a sample, and errors where they were measured."""
     real = not next(iter(protected.values())).is_meta
-    if real and not rules.exact and sample_count(inputs) > 1:
-        return _collected(model, inputs, targets, protected, remember, rules)
     try:
-        blocks, last = survey(model, inputs, protected, remember, rules, targets)
+        found = survey(model, inputs, protected, remember, rules, targets)
     except Exception:  # control flow that needs values, tensors that are not buffers: a model may do anything
         if not real:
             raise
-        return _collected(model, take(inputs, slice(0, 1)), targets, protected, remember, Compression())
-    return blocks, last, blocks[0].rows, None
+        found = None
+    if real and not rules.exact and sample_count(inputs) > 1:
+        tangents, count = _collected(model, inputs, targets, protected, remember, rules), MEASURED
+    elif found is None:
+        one = take(inputs, slice(0, 1))
+        tangents, count = _collected(model, one, targets, protected, remember, Compression()), 1
+    else:
+        return found, found.blocks[0].rows, None
+    explicit = {} if found is None else found.explicit
+    rows = tangents.rows // min(count, sample_count(inputs))
+    return Survey(list(tangents.blocks), None, explicit), rows, tangents.errors
 
 
 def _collected(
@@ -178,14 +225,14 @@ def _collected(
     protected: Mapping[str, nn.Parameter],
     remember: Remembering,
     rules: Compression,
-) -> tuple[list[Block], None, int, Tensor | None]:
-    """Blocks of a few real samples."""
+) -> Tangents:
+    """Tangents of a few real samples."""
     few = take(inputs, slice(0, MEASURED))
     count = sample_count(few)
     if targets is None:
-        with torch.no_grad():
+        with evaluating(model), torch.no_grad():
             targets = remember.stand_in(read_outputs(model, few, None, remember.outputs))
-    tangents = collect(
+    return collect(
         model,
         few,
         each_tensor(targets, lambda part: part[:count]),
@@ -195,7 +242,6 @@ def _collected(
         tokens=remember.tokens,
         compression=rules,
     )
-    return list(tangents.blocks), None, tangents.rows // count, tangents.errors
 
 
 def _layer(

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from orthocl.tangents import layers
 from orthocl.tangents.attention import readable_attention
 from orthocl.tangents.planner import plan, protected_parameters
+from orthocl.tangents.recurrent import readable_recurrent
 from orthocl.tangents.survey import estimated_core
 
 ENERGIES = (1.0, 0.999, 0.99)
@@ -94,7 +95,7 @@ def _gpm(model: nn.Module, protected: Mapping[str, nn.Parameter], rows: int) -> 
     numbers = madds = 0
     for parameter in protected.values():
         owner = owners[id(parameter)]
-        multiplies = layers.supported(owner) or readable_attention(owner)
+        multiplies = layers.supported(owner) or readable_attention(owner) or readable_recurrent(owner)
         if multiplies and parameter.dim() > 1 and not isinstance(owner, nn.Embedding):
             outputs, inputs = parameter.shape[0], prod(parameter.shape[1:])
             k, _ = estimated_core(inputs, outputs, rows * 10**6, GPM_THRESHOLD)

@@ -9,10 +9,8 @@ without a solve, exact to rounding however ill-conditioned G G^T is. Two ways of
 
     folded     dense and compressed layers have coordinates z of d (d itself, or V^T d U); with C the coordinates of the
                tangents, Q = R C is computed once: c = Q z, and back with Q^T c
-    unfolded   other layers keep their factors: c = R (G d), and back with G^T (R^T c)
-
-The coefficients G d are inner products of long vectors, whose rounding R amplifies where tangents are almost copies of
-each other. There the unfolded way computes in double precision.
+    unfolded   other layers keep their factors: c = R (G d), and back with G^T (R^T c); among near copies R has large
+               entries of both signs, whose sums cancel: then these products are computed in float64
 
 Shapes do not depend on values, nothing waits for a device, and nothing but the products is computed in a step.
 """
@@ -27,8 +25,8 @@ from torch import Tensor
 from orthocl.tangents.blocks import Block, Compressed, Dense, Factored, accurate
 from orthocl.tangents.subspace import Subspace
 
-# Amplified rounding, as a share of the displacement, above which unfolded layers are computed in double precision.
-AMPLIFIED = 1e-3
+ILL_CONDITIONED = 1e8
+"""Condition number of G G^T from which products with factors in float32 leave more than rounding (eps^2 times it)."""
 
 
 class Projector:
@@ -54,26 +52,16 @@ class Projector:
         whitening = subspace.whitening()
         self._folded = [block for block in blocks if isinstance(block, Dense | Compressed)]
         others = [block for block in blocks if not isinstance(block, Dense | Compressed)]
+        self._double = bool(others) and float(whitening.square().sum()) * subspace.largest > ILL_CONDITIONED
+        others = [block.to(torch.float64) for block in others] if self._double else others
         self._unfolded = [block.by_columns() if isinstance(block, Factored) else block for block in others]
         self._basis: Tensor | None = None
-        if dtype is None and blocks:
-            dtype = accurate(next(iter(blocks[0].tensors().values())).dtype)
         if self._folded:
             parts = [whitening @ block.coordinate_rows().double() for block in self._folded]
-            self._basis = torch.cat(parts, 1).to(dtype)
+            first = next(iter(self._folded[0].tensors().values()))
+            self._basis = torch.cat(parts, 1).to(dtype or accurate(first.dtype))
             self._sizes = [part.shape[1] for part in parts]
         self._whitening = whitening if self._unfolded else None
-        self._double = False
-        if self._unfolded and len(whitening):
-            largest = float(whitening.norm(dim=1).max()) * subspace.largest**0.5
-            self._double = torch.finfo(dtype or torch.float32).eps * largest > AMPLIFIED
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes besides those of the subspace."""
-        kept = [part for part in (self._basis, self._whitening) if part is not None]
-        kept += [block.deltas for block in self._unfolded if isinstance(block, Factored)]
-        return sum(part.numel() * part.element_size() for part in kept)
 
     def inside(self, vectors: Sequence[Tensor]) -> list[Tensor]:
         """The part of a displacement inside the subspace, one tensor per protected parameter."""
@@ -84,8 +72,8 @@ class Projector:
             ]
             total = self._basis @ torch.cat([piece.to(self._basis.device) for piece in pieces])
         if self._whitening is not None:
-            given = [v.double() for v in vectors] if self._double else vectors
-            found = [block.coefficients(self._share(given, block)) for block in self._unfolded]
+            wide = [vector.double() for vector in vectors] if self._double else vectors
+            found = [block.coefficients(self._share(wide, block)) for block in self._unfolded]
             inner = sum((part.to(found[0].device) for part in found[1:]), found[0])
             part = self._whitening @ inner.to(self._whitening)
             total = part if total is None else part + total
@@ -95,7 +83,7 @@ class Projector:
             for folded, core in zip(self._folded, back, strict=True):
                 self._put(parts, folded, folded.from_coordinates(core))
         if total is not None and self._whitening is not None:
-            weights = (self._whitening.t() @ total).to(given[0])
+            weights = (self._whitening.t() @ total).to(wide[0])
             for block in self._unfolded:
                 self._put(parts, block, [part.to(vectors[0].dtype) for part in block.combine(weights)])
         return [parts[place] if place in parts else torch.zeros_like(v) for place, v in enumerate(vectors)]

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-# Up to this many rows or columns the Gram matrix is decomposed; beyond it random projection begins.
+# Up to this many rows or columns the Gram matrix is decomposed; beyond it random projection begins, unless told sooner.
 EXACT = 1024
 FIRST_GUESS = 128
 # Single precision where at least this share of the energy may stay unresolved anyway.
@@ -32,8 +32,13 @@ class Spectrum:
     unresolved: float
 
 
-def spectrum(rows: Tensor, unresolved: float) -> Spectrum:
+def spectrum(rows: Tensor, unresolved: float, exact: int = EXACT) -> Spectrum:
     """The directions that hold all but `unresolved` of the energy of some rows.
+
+    Args:
+        rows: (groups, n, width).
+        unresolved: energy that may stay outside them.
+        exact: up to this many rows or columns the Gram matrix is decomposed.
 
     >>> rows = torch.tensor([[[3.0, 0.0], [0.0, 1.0], [0.0, 1.0]]])
     >>> found = spectrum(rows, 0.0)
@@ -42,7 +47,7 @@ def spectrum(rows: Tensor, unresolved: float) -> Spectrum:
     """
     _, count, width = rows.shape
     guess = FIRST_GUESS
-    while min(count, width) > EXACT and 2 * guess < min(count, width):
+    while min(count, width) > exact and 2 * guess < min(count, width):
         found = _projected(rows, guess)
         if found.unresolved <= unresolved:
             return found

@@ -11,8 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from orthocl.tangents import layers
-from orthocl.tangents.attention import IN_PROJECTION, Use, readable_attention, watch_projections
+from orthocl.tangents.attention import Use, readable_attention, watch_projections
 from orthocl.tangents.blocks import Block
+from orthocl.tangents.common import CommonParameter
+from orthocl.tangents.recurrent import readable_recurrent, watch_steps
 
 
 @dataclass
@@ -22,44 +24,73 @@ class RecordedLayer:
     Args:
         module: the module.
         names: its protected parameters: "weight", "bias" -> full name.
+        common: whether an embedding's row of indices, without an axis of samples, is that of every sample.
     """
 
     module: nn.Module
     names: dict[str, str]
+    common: bool = False
     uses: list[Use] = field(default_factory=list)
     calls: int = 0
+    samples: int | None = None
+    expanded: bool = False
+    """Whether one output for all samples was given to each of them."""
+    single: bool = False
+    """Whether each remembered output depends on one of the layer's positions alone."""
 
     def record(self, module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
         """A forward hook that keeps what went in and what came out."""
         self.calls += 1
+        if inputs and self._for_all(inputs[0]):
+            self.expanded = True
+            missing = inputs[0].dim() == 1
+            x, output = (part[None] if missing else part for part in (inputs[0], output))
+            assert self.samples is not None
+            inputs = (x.expand(self.samples, *x.shape[1:]),)
+            output = output.expand(self.samples, *output.shape[1:])
         returned = output.clone()  # a following in-place activation must not overwrite z
         if inputs:
             self.uses.append(Use(inputs[0], output, returned=returned))
         return returned
 
-    def watch(self) -> Callable[[], None]:
-        """Record the calls to come; returns what ends it."""
+    def _for_all(self, x: Tensor) -> bool:
+        """Whether an embedding is looked up once for all samples."""
+        if not isinstance(self.module, nn.Embedding) or self.samples is None or x.dim() == 0:
+            return False
+        if x.dim() == 1:
+            return self.common or len(x) != self.samples
+        return len(x) == 1 < self.samples
+
+    def watch(self, samples: int | None, *, compared: bool = True) -> Callable[[], None]:
+        """Record the calls to come; returns what ends it.
+
+        Args:
+            samples: size of the batch; None if nothing may be given to each sample that was computed for all of them.
+            compared: whether forward passes that are written out are compared with the module's own.
+        """
+        self.samples = samples
         if isinstance(self.module, nn.MultiheadAttention):
-            return self._watch_attention(self.module)
+            return watch_projections(self.module, self._note, compared=compared)
+        if isinstance(self.module, nn.RNN | nn.LSTM | nn.GRU):
+            return watch_steps(self.module, self._note, compared=compared)
         return self.module.register_forward_hook(self.record).remove
 
-    def _watch_attention(self, module: nn.MultiheadAttention) -> Callable[[], None]:
-        def note(use: Use) -> None:
-            self.calls += 1
-            self.uses.append(use)
-
-        return watch_projections(module, note)
+    def _note(self, use: Use) -> None:
+        self.calls += 1
+        self.uses.append(use)
 
     def read(self, use: Use, d: Tensor) -> list[Block] | None:
         """The blocks of one use."""
         x = use.x.detach()
-        if not isinstance(self.module, nn.MultiheadAttention):
+        if not use.parts:
             return layers.read(self.module, self.names, x, d)
-        full = tuple(self.names[part] for part in IN_PROJECTION if part in self.names)
-        shapes = tuple(
-            tuple(getattr(self.module, part).shape) for part in IN_PROJECTION if part in self.names
-        )
-        return layers.linear(full, shapes, IN_PROJECTION[0] in self.names, x, use.padded(d))
+        used = [part for part in use.parts if part in self.names]
+        full = tuple(self.names[part] for part in used)
+        shapes = tuple(tuple(getattr(self.module, part).shape) for part in used)
+        return layers.linear(full, shapes, use.parts[0] in self.names, x, use.padded(d)) if used else []
+
+
+Recorded = RecordedLayer | CommonParameter
 
 
 def readable_layers(model: nn.Module, parameters: Mapping[str, nn.Parameter]) -> list[RecordedLayer]:
@@ -72,7 +103,8 @@ def readable_layers(model: nn.Module, parameters: Mapping[str, nn.Parameter]) ->
             for part, parameter in module.named_parameters(recurse=False)
             if id(parameter) in names
         }
-        if own and (layers.supported(module) or readable_attention(module)):
+        readable = layers.supported(module) or readable_attention(module) or readable_recurrent(module)
+        if own and readable:
             found.append(RecordedLayer(module, own))
     return found
 
@@ -85,10 +117,20 @@ def recorded_layers(model: nn.Module, parameters: Mapping[str, nn.Parameter]) ->
 
 
 @contextmanager
-def recording(recorded: Sequence[RecordedLayer]) -> Iterator[None]:
-    """Forward passes inside are recorded by these layers."""
-    ends = [layer.watch() for layer in recorded]
+def recording(
+    recorded: Sequence[Recorded], samples: int | None = None, *, compared: bool = True
+) -> Iterator[None]:
+    """Forward passes inside are recorded by these layers.
+
+    Args:
+        recorded: the layers.
+        samples: size of the batch, where what all samples share may be given to each of them.
+        compared: whether forward passes that are written out are compared with the modules' own.
+    """
+    ends: list[Callable[[], None]] = []
     try:
+        for layer in recorded:
+            ends.append(layer.watch(samples, compared=compared))
         yield
     finally:
         for end in ends:

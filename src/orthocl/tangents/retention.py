@@ -1,4 +1,4 @@
-"""What a change of the weights did to outputs: measured, to first order, and bounded along the path between them.
+"""What a change of the weights did to outputs: measured, and taken apart along the path between them.
 
 Write w(s) = w + s d for the straight path from the weights before to the weights after, g(s) for the outputs there,
 stacked into one vector. With slopes g'(s_k) at points 0 = s_0 < ... < s_K = 1,
@@ -10,8 +10,9 @@ The first term is the first-order change: what projection makes zero. If L is th
 
     |g(1) - g(0)| <= |g'(0)| + L / 2 + |remainder|
 
-always holds for the samples it is computed on, by the triangle inequality. With the true Lipschitz constant of g'
-instead of the measured L the remainder is not needed (Taylor); a small remainder says that the points are close
+always holds for the samples it is computed on, by the triangle inequality: the remainder contains the measured
+change, so that the sum explains a change and limits nothing that was not measured. With the true Lipschitz constant
+of g' instead of the measured L the remainder is not needed (Taylor); a small remainder says that the points are close
 enough for L to be believed, and more points are taken while it is large.
 """
 
@@ -21,6 +22,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
@@ -31,7 +33,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from orthocl.errors import DataError
 from orthocl.nets.heads import find_heads, use_head
-from orthocl.nets.inputs import Inputs, Targets, sample_count, take
+from orthocl.nets.inputs import Inputs, Targets, sample_count, take, tensors
 from orthocl.nets.outputs import Outputs, read_outputs
 from orthocl.tangents.collect import differentiable
 
@@ -41,7 +43,7 @@ Read = Callable[[nn.Module, Inputs, Any], Tensor]
 FEWEST_POINTS = 4
 MOST_POINTS = 16
 SMALL = 0.1
-"""Share of the bound that the remainder may have before more points are taken."""
+"""Share of the total that the remainder may have before more points are taken."""
 BATCH = 64
 
 
@@ -70,6 +72,12 @@ class Probe:
             raise DataError(
                 f"{self.name!r}: {len(self)} inputs but {sample_count(self.targets)} targets: give one target per input"
             )
+        for what, values in (("inputs", self.inputs), ("targets", self.targets)):
+            if values is not None and not all(bool(part.isfinite().all()) for part in tensors(values)):
+                raise DataError(
+                    f"the {what} of {self.name!r} hold values that are infinite or not numbers: nothing can be "
+                    "certified on them. Leave these samples out"
+                )
 
     def __len__(self) -> int:
         return sample_count(self.inputs)
@@ -83,7 +91,7 @@ class Probe:
 
 @dataclass(frozen=True)
 class Change:
-    """Change of some outputs, as a share of their size before: |g(1) - g(0)| / |g(0)| and the terms of its bound.
+    """Change of some outputs, as a share of their size before: |g(1) - g(0)| / |g(0)| and the terms that explain it.
 
     Args:
         measured: the change itself.
@@ -91,7 +99,7 @@ class Change:
         curvature: L / 2.
         remainder: what the measured slopes do not explain.
         statistics: change by buffers, such as batch statistics, on their own.
-        bound: the sum of the last four: never below `measured`, up to rounding.
+        total: the sum of the last four: never below `measured`, up to rounding. It is no bound on anything unseen.
     """
 
     measured: float
@@ -99,7 +107,7 @@ class Change:
     curvature: float
     remainder: float
     statistics: float
-    bound: float
+    total: float
 
 
 @dataclass(frozen=True)
@@ -119,7 +127,7 @@ class Comparison:
     slopes: Tensor
 
     def change(self) -> Change:
-        """The change of the outputs and the terms of its bound."""
+        """The change of the outputs and its terms."""
         size = max(float(self.before.norm()), 1e-300)
         intervals = len(self.slopes) - 1
         trapezoid = (self.slopes[1:] + self.slopes[:-1]).sum(0) / (2 * intervals)
@@ -137,19 +145,23 @@ class Path:
 
     Args:
         start: parameters before, those that moved.
-        step: their displacement.
+        end: the same parameters after.
         buffers_before: floating buffers before, those that moved.
         buffers_after: likewise, after.
     """
 
     start: Weights
-    step: Weights
+    end: Weights
     buffers_before: Weights
     buffers_after: Weights
 
     @staticmethod
     def between(model: nn.Module, before: Weights, after: Weights) -> Path:
-        """From state dicts of the model; what they share is compared, and a key that one lacks is an error."""
+        """From state dicts of the model.
+
+        Raises:
+            DataError: names or shapes that differ, and weights that are infinite or not numbers.
+        """
         wrong = sorted(set(before) ^ set(after))
         if wrong:
             raise DataError(
@@ -165,12 +177,31 @@ class Path:
             and before[name].is_floating_point()
             and not torch.equal(before[name], after[name])
         ]
+        for name in before:
+            if before[name].shape != after[name].shape:
+                raise DataError(
+                    f"{name!r} has the shape {tuple(before[name].shape)} before and {tuple(after[name].shape)} after: "
+                    "compare two states of the same model"
+                )
+        for when, weights in (("before", before), ("after", after)):
+            # A buffer may be infinite by intention, such as a mask: only one that moved is compared.
+            for name in [*(name for name in before if name in parameters), *kept]:
+                if not bool(weights[name].isfinite().all()):
+                    raise DataError(
+                        f"{name!r} {when} the change holds values that are infinite or not numbers: a model that has "
+                        "diverged is not certified. Compare weights from before it diverged"
+                    )
         return Path(
             {name: before[name].detach() for name in moved},
-            {name: after[name].detach() - before[name].detach() for name in moved},
+            {name: after[name].detach() for name in moved},
             {name: before[name].detach() for name in kept},
             {name: after[name].detach() for name in kept},
         )
+
+    @cached_property
+    def step(self) -> Weights:
+        """d, the displacement."""
+        return {name: self.end[name] - start for name, start in self.start.items()}
 
     @property
     def length(self) -> float:
@@ -179,11 +210,12 @@ class Path:
         return math.sqrt(sum(squares))
 
     def at(self, share: float) -> dict[str, Tensor]:
-        """Parameters at a share of the way, as leaves that gradients reach."""
-        return {
-            name: (start + share * self.step[name]).detach().requires_grad_()
-            for name, start in self.start.items()
-        }
+        """Parameters at a share of the way, as leaves that gradients reach; the ends are the weights themselves."""
+        if share in (0, 1):
+            parts = self.end if share else self.start
+        else:
+            parts = {name: start + share * self.step[name] for name, start in self.start.items()}
+        return {name: part.detach().clone().requires_grad_() for name, part in parts.items()}
 
 
 class _Read(nn.Module):
@@ -217,6 +249,9 @@ def compare(model: nn.Module, path: Path, probe: Probe, read: Read = every_outpu
         path: from `Path.between`; weights that did not move are the model's own.
         probe: the samples.
         read: what to compare; by default every output.
+
+    Raises:
+        DataError: outputs or slopes that are infinite or not numbers.
     """
     whole = _Read(model, read)
     with _comparable(model), use_head(model, _head(model, probe)):
@@ -228,13 +263,16 @@ def compare(model: nn.Module, path: Path, probe: Probe, read: Read = every_outpu
                 (0.0, path.buffers_after),
             )
         ]
+        for when, found in zip(("before", "after", "with the statistics of after"), ends, strict=True):
+            _check_finite(found, f"the outputs {when} on {probe.name!r}")
         count = FEWEST_POINTS
         while True:
-            slopes = [_slope(whole, path, k / count, probe) for k in range(count + 1)]
-            found = Comparison(ends[0], ends[1], ends[2], torch.stack(slopes))
-            change = found.change()
-            if change.remainder <= SMALL * change.bound or count >= MOST_POINTS:
-                return found
+            slopes = torch.stack([_slope(whole, path, k / count, probe) for k in range(count + 1)])
+            _check_finite(slopes, f"the derivatives of the outputs on {probe.name!r}")
+            compared = Comparison(ends[0], ends[1], ends[2], slopes)
+            change = compared.change()
+            if change.remainder <= SMALL * change.total or count >= MOST_POINTS:
+                return compared
             count *= 2
 
 
@@ -248,6 +286,14 @@ def _head(model: nn.Module, probe: Probe) -> str:
     heads = find_heads(model)
     head = probe.head if probe.head is not None or heads is None else heads.selected
     return head or ""
+
+
+def _check_finite(values: Tensor, what: str) -> None:
+    if not bool(values.isfinite().all()):
+        raise DataError(
+            f"{what} are infinite or not numbers: the change cannot be computed, so nothing is certified. Check that "
+            "the model gives finite outputs on these samples with both sets of weights"
+        )
 
 
 @contextmanager

@@ -291,10 +291,8 @@ class Subspace:
         if self.tangents is None:
             return outside
         for _ in range(2):
-            weights = self.solve(self.tangents.coefficients(outside))
-            outside = [
-                part - more for part, more in zip(outside, self.tangents.combine(weights), strict=True)
-            ]
+            inside = self.tangents.combine(self.solve(self.tangents.coefficients(outside)))
+            outside = [part - more for part, more in zip(outside, inside, strict=True)]
         return outside
 
     def leak(self, gradient: Sequence[Tensor]) -> float:
@@ -308,8 +306,6 @@ class Subspace:
 
     def squares_inside(self, tangents: Tangents) -> Tensor:
         """Squared norm of the part of each tangent inside the span."""
-        if self.tangents is None:
-            return torch.zeros(tangents.rows, dtype=torch.float64)
         return self._factor.solve_lower(self._cross(tangents)).square().sum(0)
 
     # ---- saving

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
+from dataclasses import dataclass
 from itertools import pairwise
 from math import ceil, log10
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from orthocl.nets.inputs import Batch, Inputs, Targets, each_tensor
 from orthocl.nets.modes import evaluating
@@ -21,11 +22,27 @@ from orthocl.tangents import layers
 from orthocl.tangents.blocks import Block, Compressed, Dense, Patches
 from orthocl.tangents.collect import Collector, recording
 from orthocl.tangents.compress import Compression
+from orthocl.tangents.recording import Recorded
 from orthocl.tangents.remembering import Remembering
 
 # Cores as a share of dense tangents against log10 of the energy left out: round numbers chosen by eye within the range
 # seen on a ResNet-18, a ViT and a LeNet (0.1 to 3 %, 2 to 6 %, 4 to 13 %). Good to a factor of a few.
 CORE_SHARES = {-2.0: 0.01, -3.0: 0.045, -4.0: 0.12}
+
+
+@dataclass(frozen=True)
+class Survey:
+    """What one sample's tangents will be.
+
+    Args:
+        blocks: without numbers.
+        last: weights whose rows have one output each; None if the blocks have numbers, which tell.
+        explicit: parameters that are differentiated sample by sample -> bytes of one tangent.
+    """
+
+    blocks: list[Block]
+    last: set[str] | None
+    explicit: dict[str, int]
 
 
 def without_numbers(model: nn.Module) -> nn.Module:
@@ -49,8 +66,8 @@ def survey(
     remember: Remembering,
     rules: Compression,
     targets: Targets | None = None,
-) -> tuple[list[Block], set[str]]:
-    """The blocks of one sample's tangents, without numbers, and the weights whose rows have one output each.
+) -> Survey:
+    """What one sample's tangents will be.
 
     Args:
         model: the network.
@@ -69,30 +86,47 @@ def survey(
     x = _one_sample(example_input)
     y = None if targets is None else _one_sample(targets)
     with evaluating(empty), torch.enable_grad():
-        recorded = collector.layers()
-        with recording(recorded):
-            outputs = read_outputs(empty, x, y, remember.outputs)
-        remembered = remember.of(outputs, remember.stand_in(outputs) if y is None else y)
+        recorded, outputs, remembered = _looked_through(collector, x, y)
+        final = [
+            layer
+            for layer in recorded
+            if "weight" in layer.names and any(use.returned is outputs for use in layer.uses)
+        ]
+        for layer in final:
+            layer.single = True
         found = collector.sums(recorded, remembered)
         used = torch.autograd.grad(remembered.sum(), list(protected.values()), allow_unused=True)
     reached = {name for name, part in zip(protected, used, strict=True) if part is not None}
     called = {name for layer in recorded if layer.calls for name in layer.names.values()}
     # A weight that was used although its layer was not called will be differentiated sample by sample.
     found = [block for block in found if all(name in called or name not in reached for name in block.names)]
-    last = {
-        layer.names["weight"]
-        for layer in recorded
-        if remember.variant in ("gtl", "ave")
-        and "weight" in layer.names
-        and any(use.returned is outputs for use in layer.uses)
-    }
+    last = {layer.names["weight"] for layer in final if remember.variant in ("gtl", "ave")}
     covered = {name for block in found for name in block.names}
+    explicit = {name: p.numel() * p.element_size() for name, p in protected.items() if name not in covered}
     rest: list[Block] = [
         Dense((name,), (tuple(p.shape),), p.new_zeros(remembered.numel(), p.numel(), device="meta"))
         for name, p in protected.items()
-        if name not in covered
+        if name in explicit
     ]
-    return [_kept(block, remembered.numel(), rules) for block in found] + rest, last
+    blocks = [_kept(block, remembered.numel(), rules) for block in found] + rest
+    return Survey(blocks, last, explicit)
+
+
+def _looked_through(
+    collector: Collector, x: Inputs, y: Targets | None
+) -> tuple[list[Recorded], Tensor | dict[str, Tensor], Tensor]:
+    """Layers, outputs and what is remembered of them, as the collection will find them."""
+    recorded, remember = collector.layers(), collector.remember
+    try:
+        with recording(recorded, 1):
+            outputs = read_outputs(collector.model, x, y, remember.outputs)
+        remembered = remember.of(outputs, remember.stand_in(outputs) if y is None else y)
+    except Exception:  # as in the collection
+        if not any(layer.expanded for layer in recorded):
+            raise
+        collector.expands -= 1
+        return _looked_through(collector, x, y)
+    return recorded, outputs, remembered
 
 
 def _one_sample(batch: Batch) -> Batch:

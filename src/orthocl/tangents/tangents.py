@@ -144,10 +144,9 @@ class Tangents:
             ]
         joined = [join([partition[names] for partition in partitions]) for names in partitions[0]]
         errors = None
-        if any(piece.errors is not None for piece in pieces):
-            exact = [
-                torch.zeros(p.rows, dtype=torch.float64) if p.errors is None else p.errors for p in pieces
-            ]
+        known = [piece.errors for piece in pieces if piece.errors is not None]
+        if known:
+            exact = [known[0].new_zeros(p.rows) if p.errors is None else p.errors for p in pieces]
             errors = torch.cat(exact)
         return Tangents(first.names, first.shapes, joined, errors)
 

@@ -5,7 +5,9 @@ Each check trains a tiny network for a few steps. `orthocl check my_method.py` r
 
 from __future__ import annotations
 
+import sys
 import tempfile
+import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,13 +49,24 @@ class _Stop(Exception):
     pass
 
 
+TRANSFORM = ": it is given a list of tensors, one for each protected parameter, and returns such a list"
+
+
 @dataclass(frozen=True)
 class CheckOutcome:
-    """Result of one check: `problem` is None if it passed."""
+    """Result of one check.
+
+    Args:
+        check: its name.
+        summary: what it checks.
+        problem: what is wrong; None if it passed.
+        skipped: why it does not apply to the method; empty if it does.
+    """
 
     check: str
     summary: str
     problem: str | None
+    skipped: str = ""
 
 
 def check_method(kind: type[Method]) -> list[CheckOutcome]:
@@ -63,17 +76,43 @@ def check_method(kind: type[Method]) -> list[CheckOutcome]:
     >>> [outcome.problem for outcome in check_method(SGD) if outcome.problem]
     []
     """
-    outcomes = []
+    outcomes: list[CheckOutcome] = []
+    known: dict[str, str] = {}  # problem -> the first check that had it
     for name, check in CHECKS.items():
-        problem = None
+        problem, skipped = None, ""
         try:
-            check(lambda kind=kind, **settings: small(kind, settings))
+            skipped = _why_not(check, small(kind, {}))
+            if not skipped:
+                check(lambda kind=kind, **settings: small(kind, settings))
         except Exception as error:  # a user's method may fail in any way: the report names it and continues
-            problem = (
-                str(error) if isinstance(error, NonConformingError) else f"{type(error).__name__}: {error}"
-            )
-        outcomes.append(CheckOutcome(name, (check.__doc__ or "").splitlines()[0], problem))
+            problem = str(error) if isinstance(error, NonConformingError) else _placed(error, kind)
+            first = known.setdefault(problem, name)
+            problem = problem if first == name else f"as {first}"
+        outcomes.append(CheckOutcome(name, (check.__doc__ or "").splitlines()[0], problem, skipped))
     return outcomes
+
+
+def _why_not(check: Callable[[Maker], None], method: Method) -> str:
+    """Why a check says nothing about a method, or "" if it does."""
+    if check in (projection_laws, nothing_leaks) and not method.projects:
+        return "it does not project"
+    if check is first_task_is_sgd and not method.first_task_is_sgd:
+        return "it does not say so"
+    if check in (tiny_memories, memory_beyond_the_task) and not memory_settings(method):
+        return "it has no memory of samples"
+    return ""
+
+
+def _placed(error: Exception, kind: type[Method]) -> str:
+    """An error, and the line of the method's own file where it came from."""
+    text = f"{type(error).__name__}: {error}"
+    file = getattr(sys.modules.get(kind.__module__), "__file__", None)
+    places = [place for place in traceback.extract_tb(error.__traceback__) if place.filename == file]
+    if not places:
+        return text
+    *_, (file, line, function, _) = places
+    hint = TRANSFORM if function == "transform" else ""
+    return f"{text} ({Path(file).name}, line {line}, in {function}){hint}"
 
 
 def small(kind: type[Method], settings: dict[str, Any]) -> Method:

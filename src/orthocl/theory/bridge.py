@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
+from orthocl.checking import checked
 from orthocl.errors import DataError
 from orthocl.streams.base import Task
 from orthocl.theory.fits import Descent, Fit, Regularised, early_stopping_ridge, largest_eigenvalue
@@ -102,6 +103,7 @@ class BridgeReport:
         return float(torch.corrcoef(torch.tensor(rows, dtype=torch.float64).T)[0, 1])
 
 
+@checked()
 def bridge(
     model: nn.Module,
     snapshots: Sequence[Snapshot],

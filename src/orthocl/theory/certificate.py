@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from orthocl.checking import checked
 from orthocl.errors import DataError
 from orthocl.theory.generalisation import (
     Bound,
     BoundSettings,
     Form,
+    dependence,
     generalisation_bound,
-    samples_beside,
 )
 from orthocl.theory.hold_out import HeldOut
-from orthocl.theory.independence import shared_sample
+from orthocl.theory.pac_bayes import remembers_by_number
 from orthocl.theory.solution import Solution
 
 
@@ -47,20 +48,28 @@ class Certificate:
         return min(self.bounds, key=lambda bound: bound.deterministic)
 
     def sentence(self) -> str:
-        """What the smallest bound says."""
-        best = self.smallest
-        if best.value >= 1:
+        """What the smallest bound of f itself says, under which hypothesis, and what is said of a draw around f."""
+        own, best = self.deterministic, self.smallest
+        sure = f"{100 * (1 - self.delta):.10g} %"
+        if own.deterministic < 1:
+            about = "the 0-1 error of f" if own.form == "pac-bayes" else own.about
+            extra = f"; a draw around f: at most {best.value:.3g}" if best.form == "pac-bayes" else ""
+            value = f"{own.deterministic:.3g} ({own.form}{extra})"
+            used = [own, best] if extra else [own]
+        elif best.value < 1:
+            about, used = best.about, [best]
+            value = f"{best.value:.3g} ({best.form}), which certifies nothing about f itself"
+        else:
             return f"task {self.task}: no bound is below 1, so nothing is certified"
-        sure = f"{100 * (1 - self.delta):.4g} %"
-        extra = ""
-        if best.form == "pac-bayes":
-            extra = f" (of f itself: at most {min(1.0, self.deterministic.deterministic):.3g})"
+        clauses = dict.fromkeys(each.hypothesis for each in used if each.hypothesis)
+        supposed = f"if {' and '.join(clauses)}, " if clauses else ""
         return (
-            f"task {self.task}: with probability {sure} over the samples, {best.about} after task {self.after} is at "
-            f"most {best.value:.3g} ({best.form}){extra}"
+            f"task {self.task}: {supposed}with probability {sure} over the samples, {about} after task {self.after} is "
+            f"at most {value}"
         )
 
 
+@checked()
 def certify(
     solution: Solution,
     *,
@@ -74,7 +83,7 @@ def certify(
 
     "sound" and "one-ball" take the ramp loss, which is at least the 0-1 error. Where the tasks' samples visibly
     depend on each other, "one-ball" is left out and the prior of "pac-bayes" starts at initialisation; otherwise it
-    is "other-samples" unless `settings` say something else.
+    is "other-samples" (or "earlier-tasks" where the remembered rows were chosen), unless `settings` say something else.
 
     >>> import torch
     >>> from orthocl.theory.solve import solve_stream
@@ -83,24 +92,27 @@ def certify(
     >>> [bound.form for bound in certify(solution, task=1).bounds]
     ['sound', 'one-ball', 'pac-bayes']
     """
-    settings = settings or BoundSettings(prior="other-samples")
     last = solution.last_task(after)
-    found = None
-    if not settings.independent:
-        found = shared_sample(*samples_beside(solution, task, settings))
+    solution.check_task(task)
+    if settings is None:
+        free = remembers_by_number(solution, task)
+        settings = BoundSettings(prior="other-samples" if free else "earlier-tasks")
+    found = None if settings.independent else dependence(solution, task, settings)
+    possible = _forms(solution, task, held_out is not None, False)
     forms = _forms(solution, task, held_out is not None, found is not None)
+    checked = replace(settings, independent=True)
     if found is not None:
-        settings = replace(settings, prior="initialisation")
+        checked = replace(checked, prior="initialisation")
     bounds = [
         generalisation_bound(
             solution,
             task=task,
             after=last,
-            delta=delta / len(forms),
+            delta=delta / len(possible),  # not of those left over: what is left over depends on the samples
             form=form,
             loss="ramp",
             held_out=held_out if form == "hold-out" else None,
-            settings=settings,
+            settings=settings if form == "hold-out" else checked,
         )
         for form in forms
     ]

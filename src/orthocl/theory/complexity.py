@@ -9,9 +9,11 @@ import math
 
 import torch
 
+from orthocl.checking import check_value, checked
 from orthocl.theory.solution import Solution
 
 
+@checked()
 def complexity_terms(solution: Solution, after: int | None = None) -> list[float]:
     """The terms sqrt(tr K_t S_t) / n_t of R_T, one per task."""
     return [
@@ -21,6 +23,7 @@ def complexity_terms(solution: Solution, after: int | None = None) -> list[float
     ]
 
 
+@checked()
 def complexity_proxy(solution: Solution, after: int | None = None) -> float:
     """R_T = sum_t sqrt(tr K_t S_t) / n_t. A proxy for how much was explored, not a bound on anything.
 
@@ -30,6 +33,7 @@ def complexity_proxy(solution: Solution, after: int | None = None) -> float:
     return sum(complexity_terms(solution, after))
 
 
+@checked()
 def rademacher_bound(solution: Solution, task: int, after: int | None = None) -> float:
     """A bound of the Rademacher complexity, on the sample of one task, of the class that holds f_after - f_0.
 
@@ -46,10 +50,13 @@ def rademacher_lower_bound(solution: Solution, task: int, after: int | None = No
     return rademacher_bound(solution, task, after) / math.sqrt(2)
 
 
+@checked()
 def rademacher_estimate(
     solution: Solution, task: int, after: int | None = None, draws: int = 1000, seed: int = 0
 ) -> float:
     """The same Rademacher complexity by drawing signs: sum_k sqrt(S_k) / n * E sqrt(e^T kappa_k e)."""
+    check_value("draws", draws, int, minimum=1, maximum=1e9)
+    check_value("seed", seed, int, minimum=0, maximum=2**63 - 1)
     generator = torch.Generator().manual_seed(seed)
     points = solution.task_points(task)
     total = 0.0

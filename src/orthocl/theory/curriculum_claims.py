@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from orthocl.errors import SettingsError
+from orthocl.checking import checked
+from orthocl.errors import DataError, SettingsError
 from orthocl.theory.curriculum import Curriculum
 from orthocl.theory.joint_tasks import TaskData
 from orthocl.theory.kernels import KernelLike
@@ -46,6 +47,7 @@ class CurriculumClaims:
         return "fails: alternating costs less"
 
 
+@checked(besides=("ridge",))
 def curriculum_claims(
     kernel: KernelLike,
     tasks: Sequence[TaskData],
@@ -62,6 +64,8 @@ def curriculum_claims(
     >>> curriculum_claims(lambda x, z: x @ z.T, tasks, rule="sgd", ridge=1.0).verdict
     'fails: alternating costs less'
     """
+    if not isinstance(tasks, Sequence):
+        raise DataError(f"expected a list of two tasks (inputs, targets), got {str(tasks)[:60]}")
     if len(tasks) != 2:
         raise SettingsError(f"the claim is about two tasks, got {len(tasks)}")
     curriculum = Curriculum(kernel, tasks, rule=rule, ridge=ridge, memory=memory)

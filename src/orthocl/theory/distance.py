@@ -11,12 +11,14 @@ import math
 import numpy as np
 from torch import Tensor
 
+from orthocl.checking import checked
 from orthocl.theory.kernels import KernelLike
 from orthocl.theory.points import PointsLike
 from orthocl.theory.solution import Solution
 from orthocl.theory.solve import solve_stream
 
 
+@checked()
 def radius_bound(solution: Solution, after: int | None = None) -> float:
     """An upper bound of ||w_t - w_0|| from the dissimilarities alone.
 
@@ -43,6 +45,7 @@ def remembers_everything(solution: Solution, after: int | None = None) -> bool:
     )
 
 
+@checked()
 def transfer_distance(
     kernel: KernelLike,
     source: tuple[PointsLike, Tensor | np.ndarray],

@@ -18,12 +18,14 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from orthocl.checking import check_value, checked
 from orthocl.errors import SettingsError
 from orthocl.theory.points import PointsLike
 from orthocl.theory.recursion import Step
 from orthocl.theory.solution import Solution
 
 
+@checked()
 def max_learning_rate(solution: Solution, task: int, half: bool = False) -> float:
     """The learning rate below which full-batch descent on a task converges.
 
@@ -35,6 +37,7 @@ def max_learning_rate(solution: Solution, task: int, half: bool = False) -> floa
     return solution.max_learning_rate(task) * (2 if half else 1)
 
 
+@checked()
 def contraction(solution: Solution, task: int, learning_rate: float) -> float:
     """By what factor each step brings the weights nearer to their limit, at worst; above 1 it diverges.
 
@@ -49,6 +52,7 @@ def contraction(solution: Solution, task: int, learning_rate: float) -> float:
     return max(rates, default=0.0)
 
 
+@checked()
 def outputs_during(
     solution: Solution,
     task: int,
@@ -75,7 +79,12 @@ def outputs_during(
     >>> outputs_during(solution, task=1, steps=[0, 1, 2], learning_rate=0.25).flatten()
     tensor([0.0000, 0.5000, 0.7500], dtype=torch.float64)
     """
+    check_value("steps", steps, int | Sequence[int])
     counts = [steps] if isinstance(steps, int) else list(steps)
+    if not counts or max(counts) > 1e15 or learning_rate > 1e15:
+        raise SettingsError(
+            f"expected steps and a learning rate of at most 1e15, got {steps} and {learning_rate}"
+        )
     if min(counts) < 0 or learning_rate <= 0:
         raise SettingsError(f"expected steps >= 0 and a learning rate > 0, got {steps} and {learning_rate}")
     points = solution.task_points(task) if x is None else solution.kernel.points(x)
@@ -123,6 +132,7 @@ def _weights_during(
     return weights
 
 
+@checked()
 def limit_training_loss(solution: Solution, task: int) -> float:
     """The sum of squares on a task's own training points when descent has converged.
 

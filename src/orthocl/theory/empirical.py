@@ -15,6 +15,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from orthocl.checking import check_value
 from orthocl.errors import DataError, SettingsError, UnsupportedError, unknown_name
 from orthocl.nets import MultiHead
 from orthocl.tangents import Tangents, collect
@@ -55,6 +56,9 @@ class EmpiricalNTK(Kernel):
         dtype: torch.dtype = torch.float64,
         memory_limit: int | None = None,
     ):
+        check_value("model", model, nn.Module)
+        check_value("outputs", outputs, str | int)
+        check_value("chunk", chunk, int, minimum=1)
         if isinstance(outputs, str) and outputs not in ("scalar", "gtl", "all"):
             raise unknown_name("choice of outputs", outputs, ["scalar", "gtl", "all"])
         self.model = copy.deepcopy(model).to(dtype).eval()

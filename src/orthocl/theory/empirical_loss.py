@@ -14,9 +14,11 @@ from __future__ import annotations
 
 import math
 
+from orthocl.checking import checked
 from orthocl.theory.solution import Solution
 
 
+@checked()
 def forgetting_terms(solution: Solution, task: int, after: int | None = None) -> dict[int, float]:
     """H_{k,t} = ||f_k(X_t) - f_{k-1}(X_t)||^2 for each later task k: what learning k changed on task t.
 
@@ -40,12 +42,14 @@ def fit_value(solution: Solution, task: int) -> float:
     )
 
 
+@checked()
 def empirical_loss(solution: Solution, task: int, after: int | None = None) -> float:
     """The mean squared error of f_after on the training points of a task, measured."""
     errors = solution.output_matrix(task, solution.last_task(after)) - solution.targets[task - 1]
     return float(errors.square().sum()) / solution.samples(task)
 
 
+@checked()
 def empirical_loss_bound(solution: Solution, task: int, after: int | None = None) -> float:
     """(1/n) (sqrt(lam S_t) + sum_{k > t} sqrt(H_{k,t}))^2: never below the measured error."""
     lengths = [math.sqrt(value) for value in forgetting_terms(solution, task, after).values()]

@@ -17,13 +17,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from orthocl.checking import checked
 from orthocl.errors import unknown_name
 from orthocl.theory.empirical import EmpiricalNTK
 from orthocl.theory.joint_tasks import Initial, JointTasks, TaskData, as_matrix, join_tasks
 from orthocl.theory.kernels import check_finite, check_memory
 from orthocl.theory.points import PointsLike
 from orthocl.theory.recursion import RULES, Rule
-from orthocl.theory.ridge import check_ridge
+from orthocl.theory.ridge import check_ridge, check_tolerance
 from orthocl.theory.solve import Memory, memory_rows
 
 
@@ -92,6 +93,7 @@ class FeatureSolution:
         return self.steps[task - 1].rank
 
 
+@checked(besides=("ridge",))
 def solve_in_feature_space(
     kernel: EmpiricalNTK,
     tasks: Sequence[TaskData],
@@ -128,7 +130,8 @@ def solve_in_feature_space(
     """
     if rule not in RULES:
         raise unknown_name("rule", rule, RULES)
-    check_ridge(ridge)
+    ridge = check_ridge(ridge)
+    check_tolerance(tolerance)
     joint = join_tasks(kernel, tasks, initial)
     width = sum(parameter.numel() for parameter in kernel.parameters.values())
     advice = "use solve_stream, which never forms the tangents"

@@ -101,7 +101,8 @@ def bound_figure(bounds: Sequence[Bound], risks: Sequence[float], errors: Sequen
     axis.axhline(1.0, color=INK, linewidth=0.8, linestyle=":")
     axis.set_xticks(numbers)
     axis.set_xlabel("task")
-    describe(axis, f"{bounds[0].form} bound after task {bounds[0].after} (above 1: says nothing)")
+    of = " of a draw around f" if bounds[0].form == "pac-bayes" else ""
+    describe(axis, f"{bounds[0].form} bound{of} after task {bounds[0].after} (above 1: says nothing)")
     legend_beside(axis)
     return figure
 
@@ -113,9 +114,14 @@ def certificate_figure(certificates: Sequence[Certificate], errors: Sequence[flo
     width = 0.8 / max(1, len(forms))
     for place, (form, colour) in enumerate(zip(forms, (GREY, BLUE, ORANGE, GREEN), strict=False)):
         bounds = [bound for found in certificates for bound in found.bounds if bound.form == form]
+        name = "pac-bayes, of f: twice that of a draw" if form == "pac-bayes" else form
         where = [bound.task + (place - (len(forms) - 1) / 2) * width for bound in bounds]
         axis.bar(
-            where, [min(1.0, bound.value) for bound in bounds], width=0.9 * width, color=colour, label=form
+            where,
+            [min(1.0, bound.deterministic) for bound in bounds],
+            width=0.9 * width,
+            color=colour,
+            label=name,
         )
     numbers = [found.task for found in certificates]
     axis.plot(numbers, errors, "_", color=INK, markersize=22, markeredgewidth=2, label="error on test data")
@@ -139,7 +145,9 @@ def order_figure(table: Tensor, orders: Sequence[Order]) -> Figure:
     best = min(order.complexity for order in orders)
     bars = right.barh(names, [order.complexity for order in orders], color=colours)
     above = [100 * (order.complexity / best - 1) if best > 0 else 0.0 for order in orders]
-    right.bar_label(bars, [f"+{each:.2g} %" if each else "best" for each in above], padding=3, fontsize=SMALL)
+    right.bar_label(
+        bars, [f"+{each:.2g} %" if each else "smallest" for each in above], padding=3, fontsize=SMALL
+    )
     right.margins(x=0.2)
     right.invert_yaxis()
     describe(right, "complexity proxy $R_T$ of an order")

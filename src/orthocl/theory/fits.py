@@ -14,7 +14,9 @@ from typing import Literal, Protocol
 import torch
 from torch import Tensor
 
+from orthocl.checking import check_fields, checked
 from orthocl.errors import SettingsError, unknown_name
+from orthocl.theory.points import real_numbers
 from orthocl.theory.ridge import check_ridge, solve_ridge
 
 LossName = Literal["cross-entropy", "squared"]
@@ -51,7 +53,9 @@ class Descent:
     loss: LossName = "cross-entropy"
 
     def __post_init__(self) -> None:
-        if not (self.learning_rate > 0 and math.isfinite(self.learning_rate)) or self.steps < 0:
+        check_fields(self, besides=("loss", "learning_rate"))
+        known = isinstance(self.learning_rate, int | float)
+        if not known or not (self.learning_rate > 0 and math.isfinite(self.learning_rate)) or self.steps < 0:
             raise SettingsError(
                 f"expected a learning rate > 0 and steps >= 0, got {self.learning_rate} and {self.steps}"
             )
@@ -105,6 +109,10 @@ def forgetting_vector(cross: Tensor, kernel: Tensor, residual: Tensor, ridge: fl
     tensor([0.5000], dtype=torch.float64)
     """
     check_ridge(ridge)
+    cross, kernel, residual = (
+        real_numbers(part, name)
+        for part, name in ((cross, "the cross kernel"), (kernel, "the kernel"), (residual, "the residual"))
+    )
     kernel, cutoff = kernel.double(), 1e-12 * float(kernel.diagonal().max())
     solved = solve_ridge(kernel, residual.double().reshape(-1, 1), ridge, cutoff).in_range
     return (cross.double() @ solved)[:, 0]
@@ -121,6 +129,7 @@ def largest_eigenvalue(matrix: Tensor, iterations: int = 50) -> float:
     return float(vector @ (matrix @ vector))
 
 
+@checked()
 def early_stopping_ridge(samples: int, learning_rate: float, steps: int) -> float:
     """The ridge that stopping early amounts to, for descent on the mean of half the squared error.
 
@@ -130,4 +139,9 @@ def early_stopping_ridge(samples: int, learning_rate: float, steps: int) -> floa
     >>> early_stopping_ridge(samples=100, learning_rate=0.1, steps=1000)
     1.0
     """
+    if samples < 1 or not learning_rate > 0 or steps < 1:
+        raise SettingsError(
+            f"expected at least one sample and step and a learning rate above zero, got {samples}, {steps} and "
+            f"{learning_rate}"
+        )
     return samples / (learning_rate * steps)

@@ -5,8 +5,9 @@ Paper: Theorem 3's H terms (`thm:gen-ogd`), at the weights of a real network and
 At the weights where a task starts the network is linearised. The task is learnt in the kernel of the rule,
     kappa = J P J^T,
 with P = I for SGD; off the tangents stored at the end of each task for OGD; off the same tangents at the present
-weights for OGD+; and, for GPM, off the span of the inputs that each layer had in earlier tasks (biases are free, as in
-Saha, Garg and Roy: Gradient Projection Memory, ICLR 2021). Outputs on earlier tasks then move by kappa(x, X) a. For a
+weights for OGD+; and, for GPM, off the span of the inputs that each layer had in earlier tasks (Saha, Garg and Roy:
+Gradient Projection Memory, ICLR 2021), where a bias is the weight of a further input of 1, as in `methods.gpm`.
+Outputs on earlier tasks then move by kappa(x, X) a. For a
 model that is linear in its weights all of this is exact.
 """
 
@@ -19,10 +20,12 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from orthocl.checking import checked
 from orthocl.errors import SettingsError, UnsupportedError, unknown_name
 from orthocl.nets import MultiHead, use_head
 from orthocl.streams.base import Split, Task
 from orthocl.tangents import Tangents, collect
+from orthocl.tangents.blocks.dense import Block
 from orthocl.tangents.blocks.factored import Factored
 from orthocl.tangents.cholesky import GrowingCholesky
 from orthocl.theory.feature_space import extend_basis
@@ -170,7 +173,7 @@ class ForecastMemory:
                 self._extend(block)
 
     def _extend(self, block: Factored) -> None:
-        inputs = block.inputs.double()
+        inputs = _with_ones(block)
         basis = self.bases.get(block.names, inputs.new_zeros(inputs.shape[1], 0))
         total = float(inputs.square().sum())
         rest = inputs - (inputs @ basis) @ basis.T
@@ -187,22 +190,28 @@ class ForecastMemory:
         return [self.reader.tangents(task, self.every, shared=True) for task in self.tasks]
 
     def off_inputs(self, tangents: Tangents) -> Tangents:
-        """Tangents with the part that GPM protects removed from the inputs of every layer."""
-        blocks = []
+        """Tangents with the part that GPM protects removed from the inputs of every layer, biases among the weights."""
+        blocks: list[Block] = []
         for block in tangents.blocks:
             if not isinstance(block, Factored):
                 raise UnsupportedError(
                     f"GPM is forecast for fully connected layers, the parameters {list(block.names)} belong to "
                     "another kind: leave 'gpm' out of the rules"
                 )
+            inputs = _with_ones(block)
             basis = self.bases.get(block.names)
-            if basis is None:
-                blocks.append(block)
-                continue
-            inputs = block.inputs.double()
-            inputs = inputs - (inputs @ basis) @ basis.T
-            blocks.append(Factored(block.names, block.shapes, inputs, block.deltas.double(), block.source))
-        return Tangents(tangents.names, tangents.shapes, blocks)
+            if basis is not None:
+                inputs = inputs - (inputs @ basis) @ basis.T
+            shape = (block.deltas.shape[1], inputs.shape[1])
+            blocks.append(Factored(block.names[:1], (shape,), inputs, block.deltas.double(), block.source))
+        names, shapes = [block.names[0] for block in blocks], [block.shapes[0] for block in blocks]
+        return Tangents(names, shapes, blocks)
+
+
+def _with_ones(block: Factored) -> Tensor:
+    """The inputs of a layer; with a bias, a further input of 1 whose weight it is."""
+    inputs = block.inputs.double()
+    return torch.cat([inputs, torch.ones_like(inputs[:, :1])], 1) if block.bias else inputs
 
 
 class _Kernels:
@@ -237,9 +246,10 @@ class _Kernels:
         plain = theirs.gram(self.own)
         for rule in rules:
             if rule == "gpm":
-                # The protected part, subtracted from the plain kernel: heads and biases are free.
+                # The protected part, subtracted from the plain kernel: heads are free.
                 shared = theirs_shared.gram(self.own_shared) if self.split_heads else plain
-                yield rule, plain - shared + self.memory.off_inputs(theirs_shared).gram(self.own_shared)
+                free = self.memory.off_inputs(theirs_shared).gram(self.memory.off_inputs(self.own_shared))
+                yield rule, plain - shared + free
             elif rule in self.factors:
                 factor, chosen, whitened = self.factors[rule]
                 left = whitened if theirs is self.own else factor.solve_lower(chosen.gram(theirs_shared))
@@ -248,6 +258,7 @@ class _Kernels:
                 yield rule, plain
 
 
+@checked()
 def forecast(
     model: nn.Module,
     earlier: Sequence[Task],

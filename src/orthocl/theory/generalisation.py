@@ -36,12 +36,13 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from orthocl.checking import check_fields, check_value, checked
 from orthocl.errors import DataError, SettingsError, unknown_name
 from orthocl.theory.complexity import complexity_proxy
 from orthocl.theory.distance import radius_bound, remembers_everything
 from orthocl.theory.empirical_loss import empirical_loss_bound, forgetting_terms
 from orthocl.theory.hold_out import HeldOut, hold_out_bound
-from orthocl.theory.independence import check_independent
+from orthocl.theory.independence import check_independent, near_copies, shared_sample
 from orthocl.theory.losses import CLIPPED_SQUARE, LOSSES, MARGINS, Loss, ramp
 from orthocl.theory.pac_bayes import PRIORS, Prior, gibbs_bound
 from orthocl.theory.printed_inequalities import PrintedCheck, printed_checks
@@ -51,6 +52,8 @@ Form = Literal["sound", "one-ball", "pac-bayes", "hold-out", "printed"]
 FORMS = ("sound", "one-ball", "pac-bayes", "hold-out", "printed")
 INDEPENDENT_FORMS = ("one-ball", "pac-bayes")
 """Forms that need the sample of a task to be independent of the samples of earlier tasks."""
+SMALLEST = 1e-100
+"""Of radii and bounds that are to be above zero: below it, numbers computed from them overflow."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -65,6 +68,7 @@ class Bound:
         about: what is bounded, in words.
         checks: for "printed", each printed inequality with both sides on this data.
         details: further numbers, such as the divergence of "pac-bayes".
+        hypothesis: what the bound supposes besides samples drawn from the task's distribution; empty if nothing.
     """
 
     form: Form
@@ -74,6 +78,7 @@ class Bound:
     about: str = ""
     checks: tuple[PrintedCheck, ...] = ()
     details: dict[str, float] | None = None
+    hypothesis: str = ""
 
     @property
     def value(self) -> float:
@@ -85,7 +90,9 @@ class Bound:
 
     def __str__(self) -> str:
         terms = " + ".join(f"{value:.4g} {name}" for name, value in self.terms.items())
-        meaning = "vacuous" if self.value >= 1 else f"at most {self.value:.1%}"
+        supposed = f"if {self.hypothesis}, " if self.hypothesis else ""
+        meaning = f"{supposed}{self.about or 'what is bounded'} is at most {self.value:.1%}"
+        meaning = meaning if self.value < 1 else "vacuous"
         said = f"{len(self.failures)} printed steps fail here" if self.checks else meaning
         return f"{self.form}, task {self.task} after {self.after}: {terms} = {self.value:.4g}, {said}"
 
@@ -131,10 +138,9 @@ class BoundSettings:
     independent: bool = False
 
     def __post_init__(self) -> None:
-        if not (self.unit_radius > 0 and math.isfinite(self.unit_radius)):
-            raise SettingsError(f"expected unit_radius > 0, got {self.unit_radius}")
-        if self.kernel_bound is not None and not (self.kernel_bound > 0 and math.isfinite(self.kernel_bound)):
-            raise SettingsError(f"expected kernel_bound > 0, got {self.kernel_bound}")
+        check_fields(self, besides=("empirical", "radius", "prior"))
+        check_value("unit_radius", self.unit_radius, float, minimum=SMALLEST)
+        check_value("kernel_bound", self.kernel_bound, float | None, minimum=SMALLEST)
         if self.empirical not in ("measured", "closed-form"):
             raise unknown_name("empirical term", self.empirical, ["measured", "closed-form"])
         if self.radius not in ("exact", "dissimilarity"):
@@ -143,6 +149,7 @@ class BoundSettings:
             raise unknown_name("prior", self.prior, PRIORS)
 
 
+@checked()
 def generalisation_bound(
     solution: Solution,
     *,
@@ -167,7 +174,7 @@ def generalisation_bound(
     - "printed": Theorem 3 as in the paper, which is not a bound; its `failures` say which of its inequalities fail.
 
     The first three hold for all tasks and all `after` at once, "hold-out" for all tasks at the given `after`.
-    Independence is checked as far as data can tell: see `shared_sample`.
+    Independence is checked as far as data can tell: see `shared_sample` and `near_copies`.
 
     Paper: Theorem 3 (`thm:gen-ogd`).
 
@@ -195,7 +202,7 @@ def generalisation_bound(
     """
     settings = settings or BoundSettings()
     last = solution.last_task(after)
-    if not 1 <= task <= last:
+    if not 1 <= solution.check_task(task) <= last:
         raise SettingsError(f"expected a task from 1 to after={last}, got {task}")
     if not 0 < delta < 1:
         raise SettingsError(f"expected 0 < delta < 1, got {delta}")
@@ -205,10 +212,11 @@ def generalisation_bound(
         value = hold_out_bound(
             solution, task, last, delta / (task * (task + 1)), held_out, settings.independent
         )
-        return Bound(form, task, last, value, "the 0-1 error of f")
+        supposed = "the held-out samples are independent of all others"
+        return Bound(form, task, last, value, "the 0-1 error of f", hypothesis=supposed)
     _check_samples(solution, task)
     if form in INDEPENDENT_FORMS and not settings.independent and needs_independence(form, settings):
-        check_independent(*samples_beside(solution, task, settings), form)
+        check_independent(dependence(solution, task, settings), form)
     if form == "pac-bayes":
         return _gibbs(solution, task, last, delta, settings)
     chosen = _losses(loss, solution, task)
@@ -224,13 +232,26 @@ def needs_independence(form: str, settings: BoundSettings) -> bool:
     return form == "one-ball" or (form == "pac-bayes" and settings.prior != "initialisation")
 
 
-def samples_beside(
-    solution: Solution, task: int, settings: BoundSettings
-) -> tuple[dict[int, tuple[Tensor, Tensor]], int, tuple[Tensor, Tensor]]:
-    """The samples that a task's sample must be independent of, its number, and the sample."""
+def dependence(solution: Solution, task: int, settings: BoundSettings) -> str | None:
+    """What shows that a task's sample is not independent of those that it must be independent of, or None."""
     last = len(solution) if settings.prior == "other-samples" else task - 1
-    others = {number: task_sample(solution, number) for number in range(1, last + 1) if number != task}
-    return others, task, task_sample(solution, task)
+    others = [number for number in range(1, last + 1) if number != task]
+    found = shared_sample(
+        {number: task_sample(solution, number) for number in others}, task, task_sample(solution, task)
+    )
+    if found is not None:
+        return found
+    points = {number: solution.task_points(number) for number in others}
+    return near_copies(solution.kernel, points, task, solution.task_points(task))
+
+
+def _hypothesis(solution: Solution, task: int, form: str, settings: BoundSettings) -> str:
+    """What a form supposes about the samples of other tasks."""
+    if not needs_independence(form, settings):
+        return ""
+    if form == "pac-bayes" and settings.prior == "other-samples":
+        return "this task's samples are independent of the others'" if len(solution) > 1 else ""
+    return "this task's samples are independent of those of the tasks before it" if task > 1 else ""
 
 
 def task_sample(solution: Solution, task: int) -> tuple[Tensor, Tensor]:
@@ -258,7 +279,7 @@ def _losses(loss: Loss | str, solution: Solution, task: int) -> list[Loss]:
         return [loss]
     if loss == "ramp":
         return [ramp(margin, solution.outputs_per_input(task)) for margin in MARGINS]
-    if loss not in LOSSES:
+    if not isinstance(loss, str) or loss not in LOSSES:
         raise unknown_name("loss", loss, [*LOSSES, "ramp"])
     return [LOSSES[loss]]
 
@@ -284,7 +305,8 @@ def _uniform(
         confidence = loss.bound * math.sqrt(math.log(2 * shells / delta) / (2 * samples))
     empirical = _empirical(solution, task, last, loss, settings.empirical)
     terms = {"empirical": empirical, "complexity": complexity, "confidence": confidence}
-    return Bound(form, task, last, terms, f"the {loss.name} risk of f")
+    supposed = _hypothesis(solution, task, form, settings)
+    return Bound(form, task, last, terms, f"the {loss.name} risk of f", hypothesis=supposed)
 
 
 def _radius(solution: Solution, first: int, last: int, settings: BoundSettings) -> float:
@@ -351,7 +373,8 @@ def _gibbs(solution: Solution, task: int, last: int, delta: float, settings: Bou
         "scale": found.scale,
         "noise": found.noise,
     }
-    return Bound("pac-bayes", task, last, terms, "the 0-1 error of a draw around f", details=details)
+    about, supposed = "the 0-1 error of a draw around f", _hypothesis(solution, task, "pac-bayes", settings)
+    return Bound("pac-bayes", task, last, terms, about, details=details, hypothesis=supposed)
 
 
 def _printed(solution: Solution, task: int, last: int, delta: float, loss: Loss) -> Bound:

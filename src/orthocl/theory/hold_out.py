@@ -8,11 +8,11 @@ from scipy import special
 from torch import Tensor
 
 from orthocl.errors import DataError, SettingsError
-from orthocl.theory.independence import check_independent
-from orthocl.theory.points import PointsLike
+from orthocl.theory.independence import check_independent, near_copies, shared_sample
+from orthocl.theory.points import PointsLike, real_numbers
 from orthocl.theory.solution import Solution
 
-HeldOut = tuple[PointsLike, "Tensor | np.ndarray"]
+HeldOut = tuple[PointsLike, Tensor | np.ndarray]
 """Inputs and targets that no task was trained on."""
 
 
@@ -40,17 +40,22 @@ def hold_out_bound(
         raise SettingsError(
             "form='hold-out' needs samples of the task that nothing was trained on: held_out=(inputs, targets)"
         )
+    if not isinstance(held_out, tuple | list) or len(held_out) != 2:
+        raise DataError(f"expected held_out=(inputs, targets), got {str(held_out)[:60]}")
     inputs, targets = held_out
-    wanted = torch.as_tensor(targets).detach().double()
+    wanted = real_numbers(targets, "held-out targets")
+    if wanted.ndim == 0 or not bool(wanted.isfinite().all()):
+        raise DataError("held-out targets must be finite numbers, one per sample")
     points = solution.kernel.points(inputs)
     if len(wanted) == 0 or len(wanted) != points.samples():
         raise DataError(f"expected one target per held-out sample, got {len(wanted)} for {points.samples()}")
     if not independent:
-        every = {
-            number: (solution.task_points(number).inputs, torch.zeros(0))
-            for number in range(1, len(solution) + 1)
-        }
-        check_independent(every, task, (points.inputs, wanted), "hold-out")
+        trained = {number: solution.task_points(number) for number in range(1, len(solution) + 1)}
+        inputs_of = {number: (each.inputs, torch.zeros(0)) for number, each in trained.items()}
+        found = shared_sample(inputs_of, task, (points.inputs, wanted)) or near_copies(
+            solution.kernel, trained, task, points
+        )
+        check_independent(found, "hold-out")
     outputs = solution.predict(inputs, after=after)
     wrong = count_errors(outputs, wanted)
     share = wrong / len(wanted)

@@ -27,6 +27,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from orthocl.checking import checked
 from orthocl.errors import DataError, SettingsError, unknown_name
 from orthocl.theory.kernels import Kernel, symmetrise
 from orthocl.theory.points import Points, PointsLike, row_chunks
@@ -63,6 +64,7 @@ class InfiniteWidthNTK(Kernel):
             [0.3183, 2.0000]], dtype=torch.float64)
     """
 
+    @checked(besides=("weight_variance", "bias_variance", "widths"))
     def __init__(
         self,
         depth: int = 2,
@@ -74,7 +76,8 @@ class InfiniteWidthNTK(Kernel):
     ):
         if depth < 1:
             raise SettingsError(f"expected at least one hidden layer, got depth={depth}")
-        if not (0 < weight_variance < math.inf and 0 <= bias_variance < math.inf):
+        numbers = isinstance(weight_variance, int | float) and isinstance(bias_variance, int | float)
+        if not numbers or not (0 < weight_variance < math.inf and 0 <= bias_variance < math.inf):
             raise SettingsError(
                 "expected a finite weight_variance > 0 and a finite bias_variance >= 0, "
                 f"got {weight_variance} and {bias_variance}"
@@ -83,6 +86,8 @@ class InfiniteWidthNTK(Kernel):
             raise unknown_name("parameterisation", parameterisation, ["ntk", "pytorch"])
         if trained not in ("all", "last"):
             raise unknown_name("choice of trained layers", trained, ["all", "last"])
+        if widths is not None and not isinstance(widths, Sequence):
+            raise SettingsError(f"expected widths as a list of hidden sizes, got {widths!r}")
         if (parameterisation == "pytorch") != (widths is not None) or (widths and len(widths) != depth):
             raise SettingsError(
                 'parameterisation="pytorch" needs widths= with one hidden size per layer '

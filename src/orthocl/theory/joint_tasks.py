@@ -9,9 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from orthocl.checking import check_value
 from orthocl.errors import DataError
 from orthocl.theory.kernels import Kernel
-from orthocl.theory.points import Points, PointsLike
+from orthocl.theory.points import Points, PointsLike, real_numbers
 
 TaskData = tuple[PointsLike, Tensor | np.ndarray]
 """Inputs (or points) and targets of one task."""
@@ -74,7 +75,9 @@ def join_tasks(kernel: Kernel, tasks: Sequence[TaskData], initial: Initial | flo
 
 def as_matrix(values: Tensor, rows: int, columns: int) -> Tensor:
     """Values of the initial function as a (rows, columns) matrix; one value per row serves all columns."""
-    values = torch.as_tensor(values).detach().double()
+    values = real_numbers(values, "values of the initial function")
+    if not bool(values.isfinite().all()):
+        raise DataError("the initial function must give finite numbers: some are infinite or not numbers")
     if values.numel() == rows * columns:
         return values.reshape(rows, columns)
     if values.numel() == rows:
@@ -90,7 +93,9 @@ def _targets(
 ) -> tuple[list[Tensor], bool]:
     """Targets as (rows, columns) float64 matrices, and whether they came as vectors."""
     matrices = []
-    given = [torch.as_tensor(value).detach().double() for value in values]
+    given = [real_numbers(value, "targets") for value in values]
+    if given[0].ndim == 0:
+        raise DataError("expected one target per sample, got a single number")
     vector = given[0].ndim == 1
     for number, (part, value) in enumerate(zip(parts, given, strict=True), start=1):
         samples = len(part) // kernel.outputs
@@ -119,5 +124,6 @@ def _initial(kernel: Kernel, initial: Initial | float | None) -> Initial:
         return kernel.initial
     if callable(initial):
         return initial
+    check_value("initial", initial, float)
     value = float(initial)
     return lambda points: torch.full((len(points),), value, dtype=torch.float64)

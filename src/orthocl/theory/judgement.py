@@ -10,6 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
+from orthocl.checking import checked
+
 
 @dataclass(frozen=True)
 class Pair:
@@ -74,6 +76,7 @@ class Judgement:
     partial: Interval
 
 
+@checked()
 def judge(seeds: Sequence[Sequence[Pair]], quantity: str = "change") -> Judgement:
     """Judge forecasts of "change" (of outputs) or "drop" (of accuracy), one list of pairs per seed.
 

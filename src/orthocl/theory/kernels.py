@@ -14,9 +14,9 @@ from torch import Tensor
 
 from orthocl.errors import DataError, SettingsError
 from orthocl.tangents.memory_plan import available_bytes
-from orthocl.theory.points import Points, PointsLike, as_points, row_chunks
+from orthocl.theory.points import Points, PointsLike, as_points, as_tensor, row_chunks
 
-KernelFunction = Callable[[Tensor, Tensor], "Tensor | np.ndarray"]
+KernelFunction = Callable[[Tensor, Tensor], Tensor | np.ndarray]
 
 
 class Kernel(ABC):
@@ -27,8 +27,13 @@ class Kernel(ABC):
 
     def gram(self, x: PointsLike, z: PointsLike | None = None) -> Tensor:
         """The float64 matrix k(x_i, z_j); symmetric to the last bit when z is left out."""
-        matrix = self._gram(self.points(x), None if z is None else self.points(z))
-        return check_finite(matrix)
+        left, right = self.points(x), None if z is None else self.points(z)
+        if right is not None and left.inputs.shape[1:] != right.inputs.shape[1:]:
+            raise DataError(
+                f"inputs of one stream have one shape: got {tuple(left.inputs.shape[1:])} beside "
+                f"{tuple(right.inputs.shape[1:])}"
+            )
+        return check_finite(self._gram(left, right))
 
     @abstractmethod
     def _gram(self, x: Points, z: Points | None) -> Tensor:
@@ -57,6 +62,8 @@ class FunctionKernel(Kernel):
     """
 
     def __init__(self, function: KernelFunction):
+        if not callable(function):
+            raise SettingsError(f"expected a function (x, z) -> matrix, got {type(function).__name__}")
         self.function = function
 
     def _gram(self, x: Points, z: Points | None) -> Tensor:
@@ -66,11 +73,14 @@ class FunctionKernel(Kernel):
             left, right = left.double(), right.double()
         value = self.function(left, right)
         try:
-            matrix = torch.as_tensor(value).detach().double()
+            matrix = torch.as_tensor(value).detach()
         except (TypeError, ValueError, RuntimeError) as error:
             raise DataError(
                 f"the kernel function must return a matrix of numbers, got a {type(value).__name__}"
             ) from error
+        if matrix.is_complex():
+            raise DataError(f"a kernel is a matrix of real numbers, this function returns {matrix.dtype}")
+        matrix = matrix.double()
         if matrix.shape != (len(left), len(right)):
             raise DataError(
                 f"the kernel function must return a matrix of {(len(left), len(right))} numbers "
@@ -85,13 +95,16 @@ class FunctionKernel(Kernel):
 class GramKernel(Kernel):
     """A kernel matrix computed beforehand; its points are row numbers. The full matrix is returned without a copy.
 
+    The matrix belongs to the samples of all tasks together, and a task says which rows are its own:
+    `solve_stream(GramKernel(matrix), [(torch.arange(0, 10), first_targets), (torch.arange(10, 20), second_targets)])`.
+
     >>> GramKernel(torch.eye(3)).gram(torch.tensor([0, 2]))
     tensor([[1., 0.],
             [0., 1.]], dtype=torch.float64)
     """
 
     def __init__(self, matrix: Tensor | np.ndarray):
-        self.matrix = torch.as_tensor(matrix).double()
+        self.matrix = as_tensor(matrix, "a kernel matrix").double()
         if self.matrix.ndim != 2 or self.matrix.shape[0] != self.matrix.shape[1]:
             raise DataError(f"expected a square kernel matrix, got shape {tuple(self.matrix.shape)}")
         check_symmetric(check_finite(self.matrix))
@@ -99,7 +112,10 @@ class GramKernel(Kernel):
     def _rows(self, points: Points) -> Tensor:
         rows = points.row_inputs()
         if rows.is_floating_point() or rows.ndim != 1:
-            raise DataError("the points of a GramKernel are row numbers: expected a vector of integers")
+            raise DataError(
+                "the points of a GramKernel are row numbers: expected a vector of integers, such as torch.arange(10) "
+                "for a task whose samples are the first ten rows of the matrix"
+            )
         if len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < len(self.matrix):
             raise DataError(
                 f"row numbers must lie in 0 .. {len(self.matrix) - 1}, "

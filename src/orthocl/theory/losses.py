@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from orthocl.checking import check_value, checked
 from orthocl.errors import SettingsError
 
 MARGINS = tuple(2.0**-power for power in range(8))
@@ -33,6 +34,14 @@ class Loss:
     lipschitz: float
     below_squared: bool = False
 
+    def __post_init__(self) -> None:
+        if not callable(self.function):
+            raise SettingsError(
+                f"a loss needs a function (outputs, targets) -> values, got {self.function!r}"
+            )
+        for name, value in (("bound", self.bound), ("lipschitz", self.lipschitz)):
+            check_value(f"{name} of the loss {self.name!r}", value, float, minimum=1e-100)
+
 
 CLIPPED_SQUARE = Loss(
     "clipped-square", lambda u, y: (u - y).square().sum(1).clamp(max=1), 1.0, 2.0, below_squared=True
@@ -43,6 +52,7 @@ CLIPPED_ABSOLUTE = Loss("clipped-absolute", lambda u, y: (u - y).norm(dim=1).cla
 """min(1, ||u - y||)."""
 
 
+@checked(besides=("margin",))
 def ramp(margin: float, outputs: int = 1) -> Loss:
     """The ramp loss min(1, max(0, 1 - m / margin)): at least the 0-1 error, of Lipschitz constant 1 / margin.
 
@@ -52,7 +62,7 @@ def ramp(margin: float, outputs: int = 1) -> Loss:
     >>> ramp(0.5).function(torch.tensor([[1.0], [0.25], [-2.0]]), torch.ones(3, 1)).tolist()
     [0.0, 0.5, 1.0]
     """
-    if not (margin > 0 and math.isfinite(margin)):
+    if not isinstance(margin, int | float) or not (margin > 0 and math.isfinite(margin)):
         raise SettingsError(f"expected a margin above zero, got {margin}")
 
     def function(outputs: Tensor, targets: Tensor) -> Tensor:

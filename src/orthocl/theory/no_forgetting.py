@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from orthocl.checking import checked
 from orthocl.theory.solution import ColumnGroup, Solution
 
 
@@ -29,6 +30,7 @@ class OutputDrift:
     others: float
 
 
+@checked()
 def forgetting_drift(solution: Solution, after: int | None = None) -> list[OutputDrift]:
     """|f_after(x) - f_k(x)| on the training points of every earlier task k, protected or not.
 
@@ -80,6 +82,7 @@ def squared_loss_derivative(outputs: Tensor, targets: Tensor) -> Tensor:
     return 2 * (outputs - targets)
 
 
+@checked()
 def gradient_alignment(
     solution: Solution, task: int, derivative: Derivative = squared_loss_derivative
 ) -> list[Alignment]:

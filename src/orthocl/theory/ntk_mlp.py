@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
+from orthocl.checking import checked
 from orthocl.errors import SettingsError, TrainingError
 from orthocl.tangents import Subspace, collect
 from orthocl.theory.recursion import Rule
@@ -77,6 +78,7 @@ class WideMLP(nn.Sequential):
         self.features = outputs
 
 
+@checked(besides=("ridge",))
 def descend(
     model: nn.Module,
     tasks: Sequence[tuple[Tensor, Tensor]],

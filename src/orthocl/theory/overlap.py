@@ -14,15 +14,18 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from orthocl.errors import SettingsError
+from orthocl.checking import checked
+from orthocl.errors import DataError, SettingsError
 from orthocl.streams.base import Task
 from orthocl.tangents import Tangents
 from orthocl.theory.forecast import Reader
+from orthocl.theory.points import real_numbers
 
 Snapshot = Mapping[str, Tensor]
 """A model's state dict."""
 
 
+@checked()
 def principal_cosines(own: Tensor, cross: Tensor, other: Tensor, energy: float = 1.0) -> Tensor:
     """Cosines of the principal angles between two spans, largest first, from inner products alone.
 
@@ -40,8 +43,19 @@ def principal_cosines(own: Tensor, cross: Tensor, other: Tensor, energy: float =
     """
     if not 0 < energy <= 1:
         raise SettingsError(f"expected 0 < energy <= 1, got {energy}")
-    left, right = _whitened(own.double(), energy), _whitened(other.double(), energy)
-    cosines: Tensor = torch.linalg.svdvals(left.T @ cross.double() @ right)
+    own, cross, other = (real_numbers(part, "inner products") for part in (own, cross, other))
+    if (
+        own.ndim != 2
+        or other.ndim != 2
+        or own.shape != cross.shape[:1] * 2
+        or other.shape != cross.shape[1:] * 2
+    ):
+        raise DataError(
+            f"expected inner products of n, of n and m, and of m rows, got the shapes {tuple(own.shape)}, "
+            f"{tuple(cross.shape)} and {tuple(other.shape)}"
+        )
+    left, right = _whitened(own, energy), _whitened(other, energy)
+    cosines: Tensor = torch.linalg.svdvals(left.T @ cross @ right)
     return cosines.clamp(0, 1)
 
 
@@ -56,6 +70,7 @@ def _whitened(gram: Tensor, energy: float) -> Tensor:
     return whitened
 
 
+@checked()
 def overlap(tangents: Sequence[Tangents], energy: float = 0.99) -> Tensor:
     """The overlap of every pair of tasks: the mean squared cosine of the principal angles, in [0, 1].
 
@@ -88,6 +103,7 @@ class TangentDrift:
     growth: Tensor
 
 
+@checked()
 def tangent_drift(
     model: nn.Module,
     snapshots: Sequence[Snapshot],

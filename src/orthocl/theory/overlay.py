@@ -13,6 +13,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from orthocl.checking import checked
 from orthocl.theory.empirical import EmpiricalNTK
 from orthocl.theory.infinite_width import InfiniteWidthNTK
 from orthocl.theory.ntk_mlp import WideMLP, descend
@@ -50,6 +51,7 @@ class Overlay:
         return float((self.trained - self.infinite).square().mean().sqrt())
 
 
+@checked(besides=("ridge", "bias_variance"))
 def overlay(
     tasks: Sequence[tuple[Tensor, Tensor]],
     probes: Tensor,

@@ -12,14 +12,17 @@ and with probability 1 - delta', for all posteriors at once (Maurer 2004),
     xi(n) = sum_k C(n, k) (k/n)^k (1 - k/n)^(n - k) <= 2 sqrt(n).
 For after = t the last term of KL is at most S_t / (2 s^2): the paper's dissimilarity, at the rate S / n.
 
-A prior from part of the data. Let A be the first samples of S_t and B the rest. Given A, take as prior the mean w_A
+A prior from part of the data. Let A be some samples of S_t and B the rest, the choice fixed before the data: by a
+permutation, not by position, since rows may come in an order that depends on them, such as class after class.
+Given A, take as prior the mean w_A
 of ridge regression on A from w_{t-1} and the covariance after seeing A; the bound is then on B alone. All of it is
 closed form: (C + v)^-1 on B, C the prior's kernel, is the block of (K + v)^-1, so that
     KL = 1/2 [log det(I + K / v) - log det(I + K_A / v) - (n_B - v tr_B (K + v)^-1)]
          + (||w_T - w_A||^2 + ||f_T(A) - f_A(A)||^2 / v) / (2 s^2).
 If B is independent of the samples of ALL other tasks, later ones too, the prior's mean may be the end w'_T of the
 same stream learnt without B, which is nearer to w_T than w_A is when much was learnt after task t. w'_T - w_{t-1}
-lies in the range of P_t as well, so that only the two distances change. Such a prior belongs to one `after`.
+lies in the range of P_t as well, so that only the two distances change. Such a prior belongs to one `after`, and what
+is remembered of S_t must not be chosen by looking at S_t, or A's memory would know B.
 
 The Gibbs error at (x, y) is the probability Phi(-y f_T(x) / sigma(x)) that a draw of the posterior has the wrong
 sign. Where the mean is wrong it is at least 1/2, so the error of f_T itself is at most twice the Gibbs error.
@@ -29,7 +32,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Literal
 
@@ -88,6 +91,16 @@ class _Problem:
     cutoff: float
     reduced: Callable[[int], tuple[float, float]] | None = None
 
+    def ordered(self, order: Tensor) -> _Problem:
+        """The same with the points in another order."""
+        return replace(
+            self,
+            start=self.start[order],
+            kernel=self.kernel[order][:, order],
+            final=self.final[order],
+            targets=self.targets[order],
+        )
+
 
 def gibbs_bound(
     solution: Solution, task: int, after: int, delta: float, prior: Prior = "earlier-tasks"
@@ -100,7 +113,8 @@ def gibbs_bound(
         after: after which task.
         delta: the probability of failure.
         prior: "earlier-tasks" starts at f_{t-1} in kappa_t and needs S_t independent of earlier samples;
-            "other-samples" uses the samples of later tasks too and needs independence of them;
+            "other-samples" uses the samples of later tasks too and needs independence of them, and a memory that was
+            not chosen by looking at the task's samples;
             "initialisation" starts at f_0 in k and needs nothing.
     """
     outputs = solution.outputs_per_input(task)
@@ -109,7 +123,12 @@ def gibbs_bound(
             "the PAC-Bayes form bounds the sign's error of one output with targets +-1, "
             f"got {outputs} outputs: use form='sound', or one output"
         )
-    problem = _problem(solution, task, after, prior)
+    if prior == "other-samples" and not remembers_by_number(solution, task):
+        raise SettingsError(
+            "the prior 'other-samples' needs what is remembered of a task to be chosen without looking at its samples, "
+            "but rows were given: remember a number of samples (memory=20), or take prior='earlier-tasks'"
+        )
+    problem = _problem(solution, task, after, prior).ordered(prior_order(solution.samples(task)))
     if bool((problem.targets == 0).any()):
         raise DataError("the PAC-Bayes form needs targets that have a sign: some are zero")
     values, vectors = torch.linalg.eigh(problem.kernel)
@@ -126,6 +145,19 @@ def gibbs_bound(
     return min(found, key=lambda bound: bound.value)
 
 
+def prior_order(samples: int) -> Tensor:
+    """The order in which the prior sees the samples of a task: a permutation fixed before the data."""
+    return torch.randperm(samples, generator=torch.Generator().manual_seed(0))
+
+
+def remembers_by_number(solution: Solution, task: int) -> bool:
+    """Whether a number of samples of a task is remembered, from the first on, and not rows that somebody chose."""
+    return solution.rule == "sgd" or all(
+        torch.equal(group.memory[task - 1], torch.arange(len(group.memory[task - 1])))
+        for group in solution.groups
+    )
+
+
 def _problem(solution: Solution, task: int, after: int, prior: Prior) -> _Problem:
     first = task - 1 if prior != "initialisation" else 0
     if prior != "initialisation":
@@ -139,19 +171,19 @@ def _problem(solution: Solution, task: int, after: int, prior: Prior) -> _Proble
         final=solution.output_matrix(task, after)[:, 0],
         targets=solution.targets[task - 1][:, 0],
         ridge=solution.ridge,
-        cutoff=1e-12 * float(solution.base_diagonal.max()),
+        cutoff=solution.tolerance * float(solution.base_diagonal.max()),
         reduced=(lambda seen: _without(solution, task, after, seen)) if prior == "other-samples" else None,
     )
 
 
 def _without(solution: Solution, task: int, after: int, seen: int) -> tuple[float, float]:
-    """||w_T - w'_T||^2 and ||f_T(A) - f'_T(A)||^2, where w'_T has seen only the first samples of a task."""
+    """||w_T - w'_T||^2 and ||f_T(A) - f'_T(A)||^2, where w'_T has seen only some samples A of a task."""
     group = solution.groups[0]
     gram = solution.kernel.gram(solution.points)
     blocks, targets, memory = (list(each) for each in (solution.blocks, solution.targets, group.memory))
-    place = task - 1
-    blocks[place], targets[place] = blocks[place][:seen], targets[place][:seen]
-    memory[place] = memory[place][memory[place] < seen]
+    place, chosen = task - 1, prior_order(solution.samples(task))[:seen].sort()[0]
+    blocks[place], targets[place] = blocks[place][chosen], targets[place][chosen]
+    memory[place] = torch.nonzero(torch.isin(chosen, memory[place])).flatten()
     other = recurse(
         gram,
         blocks[:after],
@@ -160,6 +192,7 @@ def _without(solution: Solution, task: int, after: int, seen: int) -> tuple[floa
         rule=solution.rule,
         ridge=solution.ridge,
         memory=memory[:after],
+        tolerance=solution.tolerance,
     )
     own = torch.stack([step.span for step in group.recursion.steps[:after]]).sum(0)
     span = own - torch.stack([step.span for step in other.steps]).sum(0)

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from orthocl.checking import check_value
 from orthocl.errors import DataError
 
 
@@ -36,19 +38,20 @@ class Points:
     @classmethod
     def labelled(cls, inputs: Tensor, logits: Tensor) -> Points:
         """One row per input, each looking at its own logit (OGD-GTL: the ground-truth one)."""
-        inputs, logits = torch.as_tensor(inputs), torch.as_tensor(logits)
+        inputs, logits = as_points(inputs).inputs, whole_numbers(logits, "logits")
         if logits.ndim != 1 or len(logits) != len(inputs):
             raise DataError(
                 f"expected one logit index per input, got {len(inputs)} inputs "
                 f"and logits of shape {tuple(logits.shape)}"
             )
-        return cls(inputs, None, logits.long())
+        return cls(inputs, None, logits)
 
     @classmethod
     def every_logit(cls, inputs: Tensor, outputs: int) -> Points:
         """One row per (input, logit), the logits of one input next to each other."""
-        inputs = torch.as_tensor(inputs)
+        inputs = as_points(inputs).inputs
         count = len(inputs)
+        check_value("outputs", outputs, int, minimum=1, maximum=1e6)
         return cls(
             inputs, torch.arange(count).repeat_interleave(outputs), torch.arange(outputs).repeat(count)
         )
@@ -76,6 +79,9 @@ class Points:
     @staticmethod
     def concatenate(parts: Sequence[Points]) -> Points:
         """All rows of all parts, in order."""
+        shapes = {tuple(part.inputs.shape[1:]) for part in parts}
+        if len(shapes) > 1:
+            raise DataError(f"inputs of one stream have one shape, got {', '.join(map(str, sorted(shapes)))}")
         inputs = torch.cat([part.inputs for part in parts])
         logits = [part.logit for part in parts if part.logit is not None]
         if logits and len(logits) != len(parts):
@@ -89,6 +95,34 @@ class Points:
             samples.append(own + offset)
             offset += len(part.inputs)
         return Points(inputs, torch.cat(samples), logit)
+
+
+def as_tensor(values: Any, what: str) -> Tensor:
+    """A tensor of real numbers, of the type given; complex numbers, text and objects are refused."""
+    try:
+        found = torch.as_tensor(values)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise DataError(f"expected {what} as an array of numbers, got {str(values)[:60]}") from error
+    if found.is_complex():
+        raise DataError(f"{what} must be real numbers, got {found.dtype}")
+    return found
+
+
+def real_numbers(values: Any, what: str) -> Tensor:
+    """The same as a float64 tensor without gradient."""
+    return as_tensor(values, what).detach().double()
+
+
+def whole_numbers(values: Any, what: str) -> Tensor:
+    """A tensor of integers; fractions are refused, not cut off.
+
+    >>> whole_numbers([0, 2], "rows").tolist()
+    [0, 2]
+    """
+    found = real_numbers(values, what)
+    if not bool((found == found.round()).all()):
+        raise DataError(f"{what} must be whole numbers, got {found[found != found.round()][0]:g}")
+    return found.long()
 
 
 PointsLike = Points | Tensor | np.ndarray
@@ -109,7 +143,7 @@ def as_points(value: PointsLike) -> Points:
     """Points from inputs; vectors become columns so that (n,) means n inputs of one number."""
     if isinstance(value, Points):
         return value
-    inputs = torch.as_tensor(value)
+    inputs = as_tensor(value, "inputs")
     if inputs.is_floating_point() and not bool(inputs.isfinite().all()):
         raise DataError("inputs must be finite numbers: some are infinite or not numbers")
     if inputs.ndim == 0:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from orthocl.checking import checked
 from orthocl.theory.complexity import complexity_proxy, rademacher_lower_bound
 from orthocl.theory.empirical_loss import empirical_loss, printed_empirical_bound
 from orthocl.theory.solution import Solution
@@ -34,6 +35,7 @@ class PrintedCheck:
         return self.actual <= self.printed * (1 + 1e-9) + 1e-12
 
 
+@checked()
 def printed_checks(solution: Solution, task: int, after: int | None = None) -> tuple[PrintedCheck, ...]:
     """The printed inequalities that can be decided from a sample, for one task after another.
 

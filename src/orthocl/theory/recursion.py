@@ -26,6 +26,7 @@ at which this form keeps it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
@@ -52,6 +53,7 @@ class Step:
         span: weights of w_t - w_{t-1} on the tangents of all rows of the joint matrix, (N, c).
         memory_rank: how many independent points were in memory when this task began.
         lost: directions of K_t below the cut-off in which the residual was not zero.
+        smallest: the smallest eigenvalue of K_t + lam that counted, and the largest of K_t that was lost.
     """
 
     residual: Tensor
@@ -61,6 +63,8 @@ class Step:
     span: Tensor
     memory_rank: int
     lost: int = 0
+    smallest: float = math.inf
+    largest_lost: float = 0.0
 
     @property
     def dissimilarity(self) -> float:
@@ -132,8 +136,12 @@ def recurse(
         base = _square(gram, rows)
         if rule == "ogd":
             whitened = state.factor.solve_lower(_cross(gram, state.kept, rows))
-            effective = _clean(base - whitened.T @ whitened if len(whitened) else base, cutoff)
+            effective = base - whitened.T @ whitened if len(whitened) else base
+            left = effective.diagonal()
+            cleared = float(left[left <= cutoff].amax()) if bool((left <= cutoff).any()) else 0.0
+            effective = _clean(effective, cutoff)
         else:
+            cleared = 0.0
             effective = base.clone()  # a view would keep the whole joint matrix alive
         residual = target - state.outputs[-1][rows]
         solved = solve_ridge(effective, residual, ridge, cutoff)
@@ -149,6 +157,8 @@ def recurse(
                 span,
                 state.factor.size,
                 solved.lost,
+                solved.smallest,
+                max(solved.largest_lost, cleared if solved.lost else 0.0),
             )
         )
         state.outputs.append(state.outputs[-1] + _apply(gram, span))

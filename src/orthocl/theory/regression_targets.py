@@ -5,13 +5,14 @@ Paper: Theorem 3 takes labels in {-1, 1}; section 3.2 considers networks with on
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
-from orthocl.errors import DataError, SettingsError
+from orthocl.errors import DataError, SettingsError, shortened
 from orthocl.streams.base import Split, Task
 from orthocl.streams.views import View
 
@@ -70,12 +71,15 @@ def regression_tasks(
     >>> regression_tasks(stream, target="parity")[0].targets.sum()
     tensor(0., dtype=torch.float64)
     """
-    if target not in ("parity", "one-hot") and not target.isdigit():
-        raise SettingsError(f"unknown target {target!r}: the choices are parity, one-hot, or a class number")
+    number = re.fullmatch("[0-9]{1,18}", target) is not None
+    if target not in ("parity", "one-hot") and not number:
+        raise SettingsError(
+            f"unknown target {shortened(target)!r}: the choices are parity, one-hot, or a class number"
+        )
     if samples < 1 or test_samples < 1:
         raise SettingsError(f"expected at least one sample, got {samples} and {test_samples}")
     sizes = {task.outputs for task in tasks}
-    if target.isdigit() and all(task.kind != "regression" and int(target) >= task.outputs for task in tasks):
+    if number and all(task.kind != "regression" and int(target) >= task.outputs for task in tasks):
         raise SettingsError(f"no task has a class {target}: classes count from 0 to {max(sizes) - 1}")
     if target == "one-hot" and len(sizes) > 1:
         raise DataError(f"one-hot targets need as many classes in every task, got {sorted(sizes)}")

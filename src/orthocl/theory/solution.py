@@ -12,12 +12,15 @@ from html import escape
 import torch
 from torch import Tensor
 
+from orthocl.checking import check_value
 from orthocl.errors import SettingsError
-from orthocl.tangents.cholesky import GrowingCholesky
+from orthocl.tangents.cholesky import ROUNDINGS, GrowingCholesky
 from orthocl.theory.joint_tasks import JointTasks, as_matrix
 from orthocl.theory.kernels import Kernel, symmetrise
 from orthocl.theory.points import Points, PointsLike, row_chunks
 from orthocl.theory.recursion import Recursion, Rule, Step
+
+EPS = torch.finfo(torch.float64).eps
 
 
 @dataclass(frozen=True)
@@ -38,19 +41,24 @@ class Conditioning:
         smallest_pivot: the smallest squared distance of a remembered point from the span of those before it,
             as a share of the largest k(x, x).
         unfitted: for each task the directions of its kernel that count as zero while its residual does not.
+        errors: for each task the relative error to expect of what it learns: rounding of k over the smallest eigenvalue
+            of the kernel that is solved, K_t + lam; 1 where directions that the residual needs are so small that they
+            count as zero, or where the memory leaves nothing above rounding although there is something to fit: there
+            may be nothing in exact arithmetic either (a memory that fills the space), but that cannot be told.
     """
 
     dropped: int
     smallest_pivot: float
     unfitted: tuple[int, ...]
+    errors: tuple[float, ...]
 
     @property
     def error(self) -> float:
-        """Relative error to expect of the kernel form: rounding divided by the smallest pivot.
+        """The largest relative error to expect of the kernel form, at most 1.
 
         Where this is too much, `solve_in_feature_space` loses only the square root of it.
         """
-        return 2.2e-16 / self.smallest_pivot
+        return min(1.0, max(EPS / self.smallest_pivot, *self.errors))
 
 
 class EffectiveKernel(Kernel):
@@ -103,6 +111,7 @@ class Solution:
         tasks: the tasks on the rows of the joint kernel matrix.
         groups: outputs that share a memory; one group unless only ground-truth logits are protected.
         base_diagonal: k(x, x) of all points.
+        tolerance: below this share of the largest k(x, x) a kernel value counted as zero.
     """
 
     kernel: Kernel
@@ -111,6 +120,7 @@ class Solution:
     tasks: JointTasks
     groups: tuple[ColumnGroup, ...]
     base_diagonal: Tensor
+    tolerance: float = 1e-12
 
     @property
     def points(self) -> Points:
@@ -220,7 +230,7 @@ class Solution:
         return sum(group.recursion.steps[task - 1].memory_rank * len(group.columns) for group in self.groups)
 
     def conditioning(self) -> Conditioning:
-        """How far the memory is from being dependent, and what was rejected."""
+        """How far the memory is from being dependent, what was rejected, and how exact each task is solved."""
         pivots = [
             float(panel[:, panel.shape[1] - len(panel) :].diagonal().min()) ** 2
             for group in self.groups
@@ -231,7 +241,30 @@ class Solution:
             dropped=sum(len(group.recursion.dropped) * len(group.columns) for group in self.groups),
             smallest_pivot=min(pivots) / scale if pivots and scale > 0 else 1.0,
             unfitted=tuple(sum(step.lost for step in self.steps(task)) for task in range(1, len(self) + 1)),
+            errors=tuple(
+                max(self._error(step, scale) for step in self.steps(task)) for task in range(1, len(self) + 1)
+            ),
         )
+
+    def _error(self, step: Step, scale: float) -> float:
+        """The relative error of what one task learns."""
+        wanted = max(float(targets.abs().max()) for targets in self.targets)
+        if float(step.residual.abs().max()) <= EPS**0.5 * wanted:
+            return 0.0  # there is nothing to learn
+        hidden = step.memory_rank > 0 and math.isinf(step.smallest)
+        missing = self._resolvable(step, scale) or hidden
+        cutoff = self.tolerance * scale
+        share = cutoff / (cutoff + self.ridge) if step.lost and missing and cutoff > 0 else 0.0
+        return min(1.0, max(EPS * scale / step.smallest, share))
+
+    def _resolvable(self, step: Step, scale: float) -> bool:
+        """Whether a direction was cut off although it is above rounding."""
+        return step.largest_lost > ROUNDINGS * EPS * scale * math.sqrt(len(step.effective))
+
+    def resolvable(self, task: int) -> bool:
+        """Whether what a task has to learn lies above rounding, so that an error is one of this form of computing."""
+        scale = float(self.base_diagonal.max())
+        return any(not math.isinf(s.smallest) or self._resolvable(s, scale) for s in self.steps(task))
 
     # -- numbers --------------------------------------------------------------------------------------
 
@@ -326,6 +359,7 @@ class Solution:
 
     def check_task(self, task: int) -> int:
         """The task's number, if there is such a task."""
+        check_value("task", task, int)
         if not 1 <= task <= len(self):
             raise SettingsError(f"tasks count from 1 to {len(self)} here, got task {task}")
         return task
@@ -334,6 +368,7 @@ class Solution:
         """The task's number for `after=`: the last by default, 0 for initialisation."""
         if after is None:
             return len(self)
+        check_value("after", after, int)
         if not 0 <= after <= len(self):
             raise SettingsError(
                 f"after= is a task from 1 to {len(self)}, or 0 for initialisation: got {after}"

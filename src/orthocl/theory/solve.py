@@ -10,16 +10,22 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from orthocl.errors import DataError, SettingsError, unknown_name
+from orthocl.checking import checked
+from orthocl.errors import DataError, SettingsError, unknown_name, warn
 from orthocl.theory.joint_tasks import Initial, JointTasks, TaskData, join_tasks
 from orthocl.theory.kernels import Kernel, KernelLike, as_kernel, check_memory, check_positive
+from orthocl.theory.points import whole_numbers
 from orthocl.theory.recursion import RULES, Rule, recurse
-from orthocl.theory.ridge import check_ridge
+from orthocl.theory.ridge import check_ridge, check_tolerance
 from orthocl.theory.solution import ColumnGroup, Solution
+
+NOTICEABLE = 1e-3
+"""Relative error by rounding that is worth a warning."""
 
 Memory = int | Sequence[Tensor] | None
 
 
+@checked(besides=("ridge",))
 def solve_stream(
     kernel: KernelLike,
     tasks: Sequence[TaskData],
@@ -55,7 +61,7 @@ def solve_stream(
             remembered sample is protected (OGD-GTL); otherwise every output is.
         initial: f_0 as a function of `Points`, a constant, or None for the kernel's own (a network's outputs
             for `EmpiricalNTK`, zero otherwise).
-        tolerance: a kernel value below tolerance * max k(x, x) counts as zero.
+        tolerance: a kernel value below tolerance * max k(x, x) counts as zero; at most 1e-3.
         memory_limit: bytes; by default what is free now.
         progress: called with each task's number when it is learnt.
 
@@ -74,7 +80,8 @@ def solve_stream(
     """
     if rule not in RULES:
         raise unknown_name("rule", rule, RULES)
-    check_ridge(ridge)
+    ridge = check_ridge(ridge)
+    check_tolerance(tolerance)
     kernel = as_kernel(kernel)
     joint = join_tasks(kernel, tasks, initial)
     count, largest = len(joint.points), max(len(block) for block in joint.blocks)
@@ -99,16 +106,30 @@ def solve_stream(
             progress=progress,
         )
         groups.append(ColumnGroup(columns, tuple(rows), recursion))
-    return Solution(kernel, rule, ridge, joint, tuple(groups), gram.diagonal().clone())
+    solution = Solution(kernel, rule, ridge, joint, tuple(groups), gram.diagonal().clone(), tolerance)
+    _warn_of_rounding(solution)
+    return solution
 
 
+def _warn_of_rounding(solution: Solution) -> None:
+    for task, error in enumerate(solution.conditioning().errors, start=1):
+        if error > NOTICEABLE and solution.resolvable(task):
+            warn(
+                f"what task {task} adds to the memory is so small that float64 resolves what it learns with a relative "
+                f"error of about {error:.0e}: give a ridge, or use solve_in_feature_space, which loses half as many "
+                "digits"
+            )
+
+
+@checked()
 def ground_truth_rows(labels: Tensor, outputs: int) -> Tensor:
     """Rows of the ground-truth logits among all (sample, logit) points of a task.
 
     >>> ground_truth_rows(torch.tensor([2, 0]), outputs=3)
     tensor([2, 3])
     """
-    return torch.arange(len(labels)) * outputs + torch.as_tensor(labels).long()
+    classes = whole_numbers(labels, "labels").flatten()
+    return torch.arange(len(classes)) * outputs + classes
 
 
 def memory_rows(kernel: Kernel, joint: JointTasks, memory: Memory) -> list[Tensor]:
@@ -116,7 +137,7 @@ def memory_rows(kernel: Kernel, joint: JointTasks, memory: Memory) -> list[Tenso
     sizes = [len(block) for block in joint.blocks]
     if memory is None:
         return [torch.arange(size) for size in sizes]
-    if isinstance(memory, int):
+    if isinstance(memory, int) and not isinstance(memory, bool):
         if memory < 0:
             raise SettingsError(f"expected a memory of zero samples or more, got {memory}")
         return [torch.arange(min(memory * kernel.outputs, size)) for size in sizes]
@@ -128,7 +149,7 @@ def memory_rows(kernel: Kernel, joint: JointTasks, memory: Memory) -> list[Tenso
         raise SettingsError(f"expected the rows to remember for {len(sizes)} tasks, got {len(memory)}")
     chosen = []
     for number, (rows, size) in enumerate(zip(memory, sizes, strict=True), start=1):
-        rows = torch.as_tensor(rows).long()
+        rows = whole_numbers(rows, f"rows to remember of task {number}").flatten()
         if len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < size:
             raise SettingsError(f"rows to remember of task {number} must lie in 0 .. {size - 1}")
         chosen.append(rows)
@@ -148,7 +169,11 @@ def _groups(
     everything = torch.arange(columns)
     if labels is None:
         return [(everything, list(chosen))]
-    classes = [torch.as_tensor(label).long().flatten() for label in labels]
+    if not isinstance(labels, Sequence) or isinstance(labels, str):
+        raise DataError(
+            f"expected labels as a list with one vector of classes per task, got {str(labels)[:60]}"
+        )
+    classes = [whole_numbers(label, "labels").flatten() for label in labels]
     if len(classes) != len(joint.samples):
         raise DataError(f"expected labels of {len(joint.samples)} tasks, got {len(classes)}")
     outputs = kernel.outputs if kernel.outputs > 1 else columns

@@ -12,13 +12,14 @@ and train another one (schedule-free) are refused: only one of the two would be 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any, Literal
 
 import torch
 from torch import nn
 
-from orthocl.checking import check_value
+from orthocl.checking import check_function, whole_number
 from orthocl.errors import SettingsError, UnsupportedError, unknown_name
 from orthocl.methods.base import Method
 from orthocl.methods.composite import require_method
@@ -73,9 +74,9 @@ def attach(
         batch: a batch of your loader -> (inputs, targets). Inputs are a tensor (the model is called as model(x)), a
             tuple (model(*inputs)) or a dict (model(**inputs)). By default batches are (inputs, targets), (x, z, ...,
             targets) or dicts with "labels".
-        every: steps after which a projecting method restores its constraint. Above 1 it costs less, and the constraint
-            holds at every such step and at the end of a task; but in between gradients are taken elsewhere, so the
-            trajectory is another one.
+        every: steps after which a projecting method restores its constraint; with several optimizers, steps of any of
+            them. Above 1 it costs less, and the constraint holds at every such step and at the end of a task; but in
+            between gradients are taken elsewhere, so the trajectory is another one.
 
     Raises:
         UnsupportedError: if the method cannot keep its promise with this model and optimizer.
@@ -88,16 +89,22 @@ def attach(
     ['bias', 'weight']
     >>> learner.detach()
     """
-    if batch_norm not in ("freeze", "keep"):
-        raise unknown_name("batch_norm policy", str(batch_norm), ["freeze", "keep"])
+    if not isinstance(batch_norm, str) or batch_norm not in ("freeze", "keep"):
+        raise unknown_name("batch_norm policy", batch_norm, ["freeze", "keep"])
     optimizers = tuple(optimizer) if isinstance(optimizer, list | tuple) else (optimizer,)
     for each in optimizers or (optimizer,):
         _check_arguments(method, model, each)
-    check_value("every", every, int, 1, None)
+    if loss is not None:
+        check_function("loss", loss, "(outputs, targets) -> mean loss of a batch")
+    if batch is not None:
+        check_function("batch", batch, "a batch of the loader -> (inputs, targets)")
+    seed = None if seed is None else whole_number("seed", seed)
+    tasks = None if tasks is None else whole_number("tasks", tasks, 1)
+    every = whole_number("every", every, 1)
     check_outputs(outputs)
     method.check_settings()
     model, ranks = unwrapped(model)
-    protect = [protect] if isinstance(protect, str) else None if protect is None else list(protect)
+    protect = _names(protect)
     optimizers = tuple(wrapped_optimizer(each) for each in optimizers)
     parameters = protected_parameters(model, protect)
     _check_optimizers(method, optimizers, parameters)
@@ -175,8 +182,7 @@ def protected_parameters(model: nn.Module, protect: Iterable[str] | None = None)
     ['1.weight', '1.bias']
     """
     trainable = {name: p for name, p in model.named_parameters() if p.requires_grad}
-    if isinstance(protect, str):
-        protect = [protect]
+    protect = _names(protect)
     if protect is None:
         found_heads = find_heads(model)
         heads = set() if found_heads is None else {p for _, p in found_heads.head_parameters()}
@@ -198,6 +204,23 @@ def protected_parameters(model: nn.Module, protect: Iterable[str] | None = None)
             "there is no trainable parameter to protect: unfreeze some, or name them with protect=[...]"
         )
     return chosen
+
+
+def _names(protect: object) -> list[str] | None:
+    """What to protect, as a list of names; None for everything that tasks share."""
+    if protect is None:
+        return None
+    names: list[Any] = [protect]
+    if not isinstance(protect, str):
+        with suppress(TypeError):  # what cannot be iterated is named below
+            names = list(protect)  # type: ignore[call-overload]
+    for name in names:
+        if not isinstance(name, str):
+            raise SettingsError(
+                f"protect must be names of parameters, or leading parts of names such as 'encoder', got "
+                f"{_described(name)}"
+            )
+    return names
 
 
 def _check_arguments(method: object, model: object, optimizer: object) -> None:
@@ -233,7 +256,7 @@ def _check_optimizers(
     whole = method.overrides("transform") or (method.overrides("after_step") and method.uses_step)
     if len(optimizers) > 1 and whole:
         raise UnsupportedError(
-            f"{method.name} acts on the gradient or the step of all weights at once, which {len(optimizers)} optimizers "
+            f"{method.name} acts on the gradient or the step of all weights, which {len(optimizers)} optimizers "
             "take in parts: use one optimizer with a parameter group for each part"
         )
     for optimizer in optimizers:

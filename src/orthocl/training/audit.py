@@ -32,6 +32,7 @@ def audit(
     *,
     outputs: Outputs = None,
     confidence: float = CONFIDENCE,
+    together: bool = True,
 ) -> Certificate:
     """A certificate for weights trained by any method, and how much its adapters overlap.
 
@@ -41,18 +42,31 @@ def audit(
         after: its state dict after it.
         probes: samples of what the model could do before.
         outputs: which outputs are compared, as for `attach`; by default a tensor, `.logits`, and so on.
-        confidence: of the limits on what was lost.
+        confidence: of the limits on what was lost, at least 0.5 and below 1.
+        together: whether they hold for all probes at once, or each on its own.
+
+    Raises:
+        DataError: weights, samples or outputs that are not finite numbers, or labels that no output belongs to.
 
     >>> model = nn.Linear(2, 2)
     >>> before = {name: value.clone() for name, value in model.state_dict().items()}
     >>> after = {**before, "bias": before["bias"] + 1}
     >>> found = audit(model, before, after, [Probe("old samples", torch.randn(20, 2))])
-    >>> found.probes[0].change.measured <= found.probes[0].change.bound + 1e-9
+    >>> found.probes[0].change.measured <= found.probes[0].change.total + 1e-9
     True
     """
     complete = without_new_adapters(before, after)
     _load(model, complete, "before")
-    found = certify(model, complete, after, probes, method="audit", outputs=outputs, confidence=confidence)
+    found = certify(
+        model,
+        complete,
+        after,
+        probes,
+        method="audit",
+        outputs=outputs,
+        confidence=confidence,
+        together=together,
+    )
     overlaps = adapter_overlaps(after, before)
     if not overlaps:
         return found

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor, nn
 
+from orthocl.errors import DivergenceError
 from orthocl.nets.heads import use_head
 from orthocl.nets.modes import evaluating
 from orthocl.streams.base import Split, Task
@@ -31,8 +32,18 @@ def predict(model: nn.Module, split: Split, head: str, index: Tensor | None = No
 
 
 def accuracy(model: nn.Module, task: Task, split: Split, index: Tensor | None = None) -> float:
-    """Share of samples classified correctly; for regression, the R^2 score."""
+    """Share of samples classified correctly; for regression, the R^2 score.
+
+    Raises:
+        DivergenceError: outputs that are not numbers, of which `argmax` would still name a class.
+    """
     outputs = predict(model, split, task.head, index)
+    # A logit of -inf is a class ruled out; a largest one of that, of +inf or of NaN is no answer.
+    if not bool((outputs.amax(-1) if task.kind == "classification" else outputs).isfinite().all()):
+        raise DivergenceError(
+            f"the outputs on task {task.name!r} are infinite or not numbers, so there is no accuracy: check the "
+            "samples and the weights (a model that has diverged needs a lower learning rate)"
+        )
     targets = (split.targets if index is None else split.targets[index]).to(outputs.device)
     if task.kind == "classification":
         return float((outputs.argmax(-1) == targets).sum()) / len(targets)
@@ -42,6 +53,10 @@ def accuracy(model: nn.Module, task: Task, split: Split, index: Tensor | None = 
 
 
 def evaluate(model: nn.Module, tasks: Iterable[Task]) -> list[float]:
-    """Test accuracy on every task."""
+    """Test accuracy on every task.
+
+    Raises:
+        DivergenceError: outputs that are not finite numbers.
+    """
     with complete_weights(model):
         return [accuracy(model, task, task.test) for task in tasks]

@@ -42,6 +42,7 @@ class Forecaster(Observer):
         samples: per task.
         memory_per_task: samples that OGD, OGD+ and GPM remember.
         variant: which outputs of them OGD and OGD+ protect.
+        energy: the share of the squared length of a layer's inputs that GPM's bases hold: its threshold.
         test: use test samples of earlier tasks instead of training samples.
         on_done: called with each task's number when it is done.
 
@@ -54,6 +55,7 @@ class Forecaster(Observer):
     samples: int = 100
     memory_per_task: int = 100
     variant: Literal["gtl", "all"] = "gtl"
+    energy: float = 0.97
     test: bool = False
     on_done: Callable[[int], None] | None = None
     forecasts: list[Forecast] = field(default_factory=list)
@@ -63,7 +65,7 @@ class Forecaster(Observer):
         """Begin with an empty memory; a resumed run with that of the tasks learnt so far, at today's weights."""
         self._stream = stream
         self._model: nn.Module = copy.deepcopy(learner.model)
-        self._memory = ForecastMemory(self._model, self.memory_per_task, self.variant)
+        self._memory = ForecastMemory(self._model, self.memory_per_task, self.variant, self.energy)
         self._done = progress.task - 1
         for number in range(1, self._done + 1):
             self._memory.remember(stream.task(number))

@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
-from time import perf_counter
+from time import perf_counter, process_time
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -23,6 +23,9 @@ from orthocl.streams.base import Stream
 from orthocl.tangents.adapter import complete_weights
 from orthocl.training.evaluation import accuracy, evaluate
 from orthocl.training.seeds import derive_generator, draw_seed
+
+MOST_SAMPLES = 10**12
+"""Nobody has a batch of more samples, and torch cannot count many more."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +68,10 @@ class TrainSettings:
         for name in ("momentum", "weight_decay"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise SettingsError(f"{name} must be a finite number, 0 or more, got {getattr(self, name)}")
+        if self.momentum > 1:
+            raise SettingsError(f"momentum must be at most 1, or steps grow without end, got {self.momentum}")
+        if self.batch_size > MOST_SAMPLES:
+            raise SettingsError(f"batch_size must be at most {MOST_SAMPLES:,}, got {self.batch_size}")
         for name in ("epochs", "batch_size"):
             if getattr(self, name) < 1:
                 raise SettingsError(f"{name} must be at least 1, got {getattr(self, name)}")
@@ -89,7 +96,8 @@ class Progress:
         monitors: what the method reported after each task.
         losses: mean training loss of each epoch, per task.
         order_seed: seed of the order of the samples, given or drawn.
-        seconds: time spent, by activity.
+        seconds: time spent by the clock on the wall, by activity; "processor" is what the processors worked in training
+            and remembering.
     """
 
     task: int = 1
@@ -102,7 +110,7 @@ class Progress:
     loss_sum: float = 0.0
     order_seed: int | None = None
     seconds: dict[str, float] = field(
-        default_factory=lambda: {"train": 0.0, "remember": 0.0, "evaluate": 0.0}
+        default_factory=lambda: {"train": 0.0, "remember": 0.0, "evaluate": 0.0, "processor": 0.0}
     )
 
     def state_dict(self) -> dict[str, Any]:
@@ -154,15 +162,16 @@ def train(
     return progress
 
 
-@dataclass(frozen=True)
+@dataclass
 class Training:
-    """One call of `train`; the arguments are the same."""
+    """One call of `train`; the arguments are the same. `evaluating`: processor time of its evaluations so far."""
 
     learner: Learner
     stream: Stream
     settings: TrainSettings
     progress: Progress
     observers: Sequence[Observer] = ()
+    evaluating: float = field(default=0.0, init=False)
 
     def start(self, seed: int | None) -> None:
         """Evaluate the untrained network, unless a run resumes, and tell the observers."""
@@ -181,8 +190,9 @@ class Training:
         learner.batch_size = learner.method.batch_size or self.settings.batch_size
         with learner.learning(self.stream.task(number), resumed=progress.step > 0):
             self.take_steps()
-            remembering = perf_counter()
+            remembering, worked = perf_counter(), process_time()
         progress.seconds["remember"] += perf_counter() - remembering
+        self.worked(process_time() - worked)
         self._finish_task()
 
     def take_steps(self) -> None:
@@ -196,6 +206,7 @@ class Training:
         inputs, targets = task.train.samples()
         inputs, targets = learner.to_model(inputs), targets.to(learner.device)
         clock, evaluated = perf_counter(), progress.seconds["evaluate"]
+        worked, evaluating = process_time(), self.evaluating
         order = batches(
             len(task.train), size, self.settings.epochs, progress.order_seed, task.number, progress.step
         )
@@ -205,6 +216,7 @@ class Training:
             learner.optimizer.step()
             self._finish_step(step, loss, steps_per_epoch)
         progress.seconds["train"] += perf_counter() - clock - (progress.seconds["evaluate"] - evaluated)
+        self.worked(process_time() - worked - (self.evaluating - evaluating))
 
     def _backward(self, inputs: Tensor, targets: Tensor, index: Tensor) -> float:
         """The gradients of loss and penalty on one batch, and their sum."""
@@ -245,10 +257,16 @@ class Training:
             observer.on_task(self.learner, progress)
 
     def _evaluate(self) -> list[float]:
-        start = perf_counter()
+        start, worked = perf_counter(), process_time()
         row = evaluate(self.learner.model, self.stream)
         self.progress.seconds["evaluate"] += perf_counter() - start
+        self.evaluating += process_time() - worked
         return row
+
+    def worked(self, seconds: float) -> None:
+        """Count processor time; a run that began without counting it, with older code, goes on without."""
+        if "processor" in self.progress.seconds:
+            self.progress.seconds["processor"] += seconds
 
 
 def _rounded(monitor: dict[str, float]) -> dict[str, float]:

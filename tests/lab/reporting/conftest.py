@@ -87,6 +87,7 @@ def _pair(
                 "train": 1.0 + 0.5 * place,
                 "remember": 0.5 * place,
                 "evaluate": 0.5,
+                "processor": 1.0 + place,
                 "total": 2.0 + 3.0 * place,
             },
             "finished": "2020-01-01T00:00:00Z",

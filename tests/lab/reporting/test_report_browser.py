@@ -377,6 +377,49 @@ def test_many_settings(open_page, make_runs, tmp_path):
     assert page.locator("#chips .chip").count() == 2, "a chip per method, not per setting"
 
 
+def test_a_search_beside_a_method_is_its_best_point(open_page, make_runs, tmp_path):
+    """Six points of a search and one run with another network, on a page that also has the method by its name alone."""
+    pairs = make_runs(streams=["rotated", "permuted"], methods=["sgd", "ogd"])
+    points = [
+        pair
+        for number in range(1, 7)
+        for pair in make_runs(
+            streams=["rotated"],
+            methods=[f"ogd epochs={number}"],
+            seeds=[1],
+            changes=[{"epochs": 10 + number}],
+        )
+    ]
+    page = open_page(where=write_report(tmp_path / "found.html", [*pairs, *points], title="t").as_uri())
+    page.get_by_role("button", name="rotated", exact=True).click()
+    assert sorted(rows(page)) == ["ogd", "ogd, best of 6 settings", "sgd"]
+    assert page.locator("#chips .chip").all_inner_texts() == ["sgd", "ogd"]
+    names = page.locator("#paper-table tbody th").all_inner_texts()
+    assert names == ["sgd", "ogd", "ogd, other settings"]
+    assert "(best of 6)" in page.locator("#paper-table tbody tr").nth(2).inner_text()
+    page.get_by_role("button", name="Show all 8 rows").click()
+    shows(page, 8)
+
+
+def test_a_failed_method_does_not_squeeze_the_cost(open_page, make_runs, tmp_path):
+    pairs = make_runs(streams=["rotated"], methods=["sgd", "ewc", "ogd"])
+    spoilt = [
+        (s, replace(r, result=replace(r.result, accuracies=[[0.1] * 4] * 5)))
+        if s.method_label == "ewc"
+        else (s, r)
+        for s, r in pairs
+    ]
+    page = open_page(where=write_report(tmp_path / "low.html", spoilt, title="t").as_uri() + "#cost=memory")
+    page.locator("#cost").scroll_into_view_if_needed()
+    playwright.expect(page.locator("#cost text.end", has_text="ewc ↓ 10.0 %")).to_be_visible(timeout=60_000)
+    ticks = [
+        float(text)
+        for text in page.locator("#cost svg text").all_text_contents()
+        if re.fullmatch(r"[0-9.]+", text)
+    ]
+    assert min(ticks) > 40
+
+
 def test_the_live_page_draws_news(browser, make_runs, store, tiny):
     pairs = make_runs(streams=["rotated"], methods=["sgd", "ogd"])
     for _, record in pairs[:3]:

@@ -2,12 +2,15 @@ from __future__ import annotations
 
 import http.client
 import json
+import socket
+import struct
 import threading
 
 import pytest
 
 from orthocl.cli.view import look_at
 from orthocl.errors import StoreError
+from orthocl.lab.reporting import view_server
 from orthocl.lab.reporting.chosen_runs import RecordCache, chosen
 from orthocl.lab.reporting.live_runs import live_runs
 from orthocl.lab.reporting.view_server import ViewServer
@@ -67,6 +70,50 @@ def test_other_hosts_and_origins_are_refused(server):
         == 200
     )
     assert "Access-Control-Allow-Origin" not in ask(server, "/data.json")[0].headers
+
+
+def test_a_browser_that_leaves_is_no_error(server, capfd):
+    for request in (b"GET / HTTP/1.0\r\nHost: 127.0.0.1:%d\r\n\r\n" % server.server_port, b"GET", b""):
+        with socket.create_connection(server.server_address) as browser:
+            browser.sendall(request)
+            browser.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # leaves at once
+    server.look = lambda: {}["a bug"]  # which is reported, unlike the browsers
+    with pytest.raises(http.client.HTTPException):
+        ask(server)
+    error = capfd.readouterr().err
+    assert "a bug" in error
+    assert "ConnectionResetError" not in error
+    assert "BrokenPipeError" not in error
+
+
+def test_a_store_that_cannot_be_read_is_an_answer(server):
+    def look():
+        raise PermissionError(13, "Permission denied")
+
+    server.look = look
+    answer, body = ask(server)
+    assert (answer.status, body) == (500, b"[Errno 13] Permission denied\n")
+
+
+def test_silent_browsers_are_few_and_hang_up(server, monkeypatch):
+    monkeypatch.setattr(view_server._Handler, "timeout", 0.3)
+    silent = [
+        socket.create_connection(server.server_address) for _ in range(3 * view_server.MOST_CONNECTIONS)
+    ]
+    ended = [connection.recv(1) for connection in silent]  # each is closed, at once or after its time
+    assert ended == [b""] * len(silent)
+    for connection in silent:
+        connection.close()
+    assert ask(server)[0].status == 200
+
+
+def test_there_is_a_limit_of_connections(server):
+    silent = [socket.create_connection(server.server_address) for _ in range(view_server.MOST_CONNECTIONS)]
+    late = socket.create_connection(server.server_address)
+    late.settimeout(view_server.SECONDS / 2)
+    assert late.recv(1) == b""
+    for connection in (*silent, late):
+        connection.close()
 
 
 def test_it_listens_on_this_machine_alone(server):

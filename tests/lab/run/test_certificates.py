@@ -22,7 +22,7 @@ def test_the_last_task_is_certified(tiny, store, tmp_path, method):
     assert found["sentence"]
     named = [probe for probe in found["probes"] if not probe["remembered"]]
     assert len(named) == 2
-    assert all(probe["change"]["measured"] <= probe["change"]["bound"] * (1 + 1e-5) + 1e-9 for probe in named)
+    assert all(probe["change"]["measured"] <= probe["change"]["total"] * (1 + 1e-5) + 1e-9 for probe in named)
     assert not (store.folder(name) / BEFORE).exists()
     record = store.record(name)
     assert record.result_hash == execute(run, type(store)(tmp_path / "plain")).result_hash

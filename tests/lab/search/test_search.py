@@ -50,6 +50,37 @@ CONTENT: dict[str, Any] = {
 }
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "../../../evil",
+        "/any/where",
+        "a/b",
+        "a\\b",
+        "..",
+        ".hidden",
+        "",
+        "  ",
+        "a\0b",
+        "a\nb",
+        "x" * 300,
+        "ü" * 150,
+    ],
+)
+def test_a_name_that_is_no_file_name_is_refused_before_any_training(tmp_path, name, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    content = {**CONTENT, "name": name}
+    with pytest.raises(SettingsError, match="the name of a search is that of a file"):
+        run_search(make_experiment(content), Store(tmp_path / "s"), make=lambda *_: pytest.fail("trained"))
+    (tmp_path / "x.toml").write_text(
+        f"name = {json.dumps(name, ensure_ascii=True)}\n"
+        'streams = ["rotated-mnist-mini"]\nmethods = ["ewc"]\ngrid.method.strength = [1.0, 2.0]\n'
+    )
+    assert call(["search", "x.toml", "--dry-run"]) == 2
+    assert "name of a search" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["x.toml"]
+
+
 def make(store: Store) -> Any:
     """Makes runs in this process."""
 

@@ -13,7 +13,7 @@ from orthocl.errors import StoreError
 from orthocl.lab import Store
 from orthocl.lab.store.doctor import examine, quarantine
 from orthocl.lab.store.store import DamagedRecordWarning
-from orthocl.storage import write_state
+from orthocl.storage import sealed, write_state
 
 
 @pytest.fixture
@@ -203,8 +203,7 @@ def test_an_impossible_number_of_threads_is_damage(store, tiny, threads):
         path = store.folder("x") / "settings.json"
         values = json.loads(path.read_text())
         values["start"]["threads"] = threads
-        del values["checksum"]
-        path.write_text(json.dumps(values))
+        path.write_text(json.dumps(sealed(values)))
         store.checkpoint("x").touch()
         with pytest.raises(StoreError, match="threads must be between 1 and 4096"):
             store.begin("x", tiny(), {"threads": 2})
@@ -242,7 +241,7 @@ def test_a_report_and_a_run_of_an_experiment_go_on_beside_a_damaged_record(tmp_p
     assert call(["report", str(file), "--out", str(tmp_path / "r.html"), *where]) == 0
     text = capsys.readouterr().err
     assert f"is the record of run {good}, not of {spoilt}" in text
-    assert "1 run to" in text
+    assert "1 run finished to" in text
     assert call(["run", str(file), "--jobs", "0", *where]) == 1, "one failure, with the reason"
     assert f"is the record of run {good}" in capsys.readouterr().err
     assert call(["runs", "doctor", "--quarantine", *where]) == 0

@@ -3,12 +3,16 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from orthocl.errors import StoreError
-from orthocl.lab import Record
+from orthocl.lab import Record, Store
+from orthocl.lab.store.doctor import examine
 from orthocl.lab.store.record import circumstances, readable_json
+
+ROOT = Path(__file__).parents[3]
 
 
 def test_round_trip_keeps_every_bit(make_record):
@@ -48,6 +52,21 @@ def test_damage_is_noticed(make_record, old, new, words):
     assert old in text
     with pytest.raises(StoreError, match=words):
         Record.from_json(text.replace(old, new, 1))
+
+
+def test_edited_circumstances_are_not_believed_without_a_checksum(make_record):
+    values = json.loads(make_record().to_json())
+    values["provenance"] = {"seconds": {"total": 0.001}}
+    with pytest.raises(StoreError, match="its own checksum"):
+        Record.from_json(json.dumps(values))
+    del values["checksum"]
+    with pytest.raises(StoreError, match="has no checksum"):
+        Record.from_json(json.dumps(values))
+
+
+@pytest.mark.parametrize("folder", sorted(ROOT.glob("results*")), ids=lambda path: path.name)
+def test_every_committed_record_and_settings_file_is_good(folder):
+    assert examine(Store(folder)) == []
 
 
 def test_metrics_by_name(make_record):

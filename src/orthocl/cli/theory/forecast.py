@@ -84,6 +84,7 @@ def forecast(
                 rules=chosen_rules,
                 samples=train_size,
                 memory_per_task=int(getattr(chosen, "memory_per_task", 100)),
+                energy=float(getattr(chosen, "threshold", 0.97)),
                 test=test,
                 on_done=lambda task, number=number: advance(number * tasks + task),  # type: ignore[misc]
             )

@@ -1,4 +1,4 @@
-"""`orthocl theory order`: the best order of tasks."""
+"""`orthocl theory order`: the order of tasks with the smallest complexity proxy."""
 
 from __future__ import annotations
 
@@ -41,8 +41,11 @@ def order(
     figure: FigurePath = None,
     json_output: AsJson = False,
 ) -> None:
-    """Find the order of tasks with the smallest complexity proxy, and compare it with simple recipes.
+    """Find the order of tasks with the smallest complexity proxy R_T, and compare it with simple recipes.
 
+    R_T says how much is explored on the way, not how good the result is: its correlation with the final error has
+    either sign, and where the search is exact through subsets the final function is the same in every order. The output
+    says which it is.
     Exact for up to 6 tasks, and for OGD that remembers everything, without ridge, when one function can fit all
     tasks at once; otherwise a search. The column says which it was.
 
@@ -63,12 +66,17 @@ def order(
             "order": each.search,
             "tasks": list(each.tasks),
             "R_T": each.complexity,
-            "above_best": each.complexity / best.complexity - 1 if best.complexity > 0 else 0.0,
+            "above_smallest": each.complexity / best.complexity - 1 if best.complexity > 0 else 0.0,
             "exact": each.exact,
         }
         for each in orders
     ]
     extra: dict[str, Any] = {"dissimilarity": table.tolist(), "rule": rule, "ridge": setup.ridge}
+    extra["what_is_compared"] = (
+        "R_T; the final function is the same in every order"
+        if curriculum.same_result()
+        else "R_T, a proxy: a smaller one need not mean a smaller error"
+    )
     if len(tasks) >= 2:
         with working("comparing ABAB with AABB"):
             claims = curriculum_claims(kernel, data[:2], rule=rule, ridge=setup.ridge, memory=memory)

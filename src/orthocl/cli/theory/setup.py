@@ -84,6 +84,7 @@ class OverlaySetup(Setup):
     test_samples: Annotated[int, Parameter(help="Test samples where outputs are compared.")] = 100
     kernel: Annotated[Literal["infinite", "empirical"], Parameter(parse=False)] = "infinite"
     width: Annotated[int, Parameter(parse=False)] = 100
+    net: Annotated[str | None, Parameter(parse=False)] = None
     depth: Annotated[int, Parameter(help="Hidden layers.")] = 1
     ridge: Annotated[float, Parameter(help="lambda of the loss.")] = 1.0
 

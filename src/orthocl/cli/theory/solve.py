@@ -76,6 +76,7 @@ def solve(
     extra = {
         "remembered_points_turned_away_as_dependent": conditioning.dropped,
         "smallest_pivot": conditioning.smallest_pivot,
+        "relative_error_by_rounding": conditioning.error,
         "complexity_proxy_R_T": sum(row["R"] for row in rows),
         "average_accuracy": float(accuracies[-1].mean()),
         "accuracies": accuracies.tolist(),

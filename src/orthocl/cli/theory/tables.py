@@ -8,12 +8,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from orthocl.cli.help_only import HELP_ONLY
 from orthocl.cli.options import make_folder, working
-from orthocl.cli.output import draw, new_table, remark, remarks, suggest
+from orthocl.cli.output import Terminal, draw, new_table, remark, remarks, suggest
 
 if not HELP_ONLY:
     from orthocl.theory import figures
@@ -38,7 +37,7 @@ def emit(title: str, rows: Sequence[dict[str, Any]], extra: dict[str, Any], as_j
         print(json.dumps({"rows": rows, **extra}, indent=2))
         return
     print_table(title, rows)
-    console = Console()
+    console = Terminal()
     for name, value in extra.items():
         if isinstance(value, (str, int, float)):
             console.print(f"{_title(name)}: {_cell(value)}", soft_wrap=True)

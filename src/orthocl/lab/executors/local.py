@@ -74,7 +74,7 @@ def threads_per_run(jobs: int) -> int:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     allowed = os.environ.get("OMP_NUM_THREADS", "")
     share = max(1, cores // jobs)
-    return min(share, int(allowed)) if allowed.isdigit() and int(allowed) > 0 else share
+    return min(share, int(allowed)) if allowed.isdecimal() and int(allowed) > 0 else share
 
 
 @dataclass

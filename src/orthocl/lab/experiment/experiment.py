@@ -59,7 +59,8 @@ TOP = (
 )
 MOST_RUNS = 100_000
 MOST_TASKS = 10_000
-"""Experiments with more runs, and streams with more tasks, are taken for slips of the pen."""
+MOST_EPOCHS = 1_000_000
+"""Experiments with more runs, streams with more tasks and training for longer are taken for slips of the pen."""
 STREAM_KEYS = [item.name for item in fields(StreamSettings) if item.name not in ("name", "options", "source")]
 
 
@@ -101,7 +102,7 @@ def load_experiment(
 
     Raises:
         SettingsError: for an unknown key or name, with the nearest known one, and for impossible values.
-        UnlikelyError: for more than `MOST_TASKS` tasks or `MOST_RUNS` runs, unless `any_size`.
+        UnlikelyError: for more than `MOST_TASKS` tasks, `MOST_RUNS` runs or `MOST_EPOCHS` epochs, unless `any_size`.
     """
     content = read_file(Path(path))
     content.setdefault("name", Path(path).stem)
@@ -163,6 +164,8 @@ def _check_size(pairs: Sequence[RunSettings], seeds: int) -> None:
             raise UnlikelyError(
                 f"{run.stream_label or run.stream.name} has {counted(run.stream.tasks or 0, 'task')}"
             )
+        if run.train.epochs > MOST_EPOCHS:
+            raise UnlikelyError(f"{run.label} trains each task for {counted(run.train.epochs, 'epoch')}")
 
 
 def select(runs: Sequence[RunSettings], only: Sequence[str]) -> list[RunSettings]:

@@ -5,11 +5,16 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from typing import Any
 
-from orthocl.errors import SettingsError, UnlikelyError, unknown_name
+from orthocl.errors import SettingsError, UnlikelyError, shortened, unknown_name
 from orthocl.formatting import counted
 from orthocl.lab.experiment.file import TomlTable, toml_value
+from orthocl.methods import METHODS
+from orthocl.nets.registry import NETS, net_defaults
+from orthocl.streams import STREAMS
+from orthocl.training import TrainSettings
 
 LEVELS = ("train", "net", "stream", "method")
 
@@ -83,10 +88,31 @@ def nested(values: Mapping[str, Any]) -> TomlTable:
 
 def _check_level(what: str, key: str) -> None:
     level, _, name = key.partition(".")
+    if level not in LEVELS and not name and (places := _places(level)):
+        raise SettingsError(f"{what} {key!r} does not say of what: did you mean {' or '.join(places)}?")
     if level not in LEVELS:
-        raise unknown_name(f"first part of {what} {key!r}:", level, LEVELS)
+        raise unknown_name(f"first part of {what} {shortened(repr(key))}:", level, LEVELS)
     if not name:
-        raise SettingsError(f"{what} {key!r} needs a name after the first part, such as train.epochs")
+        raise SettingsError(
+            f"{what} {shortened(repr(key))} needs a name after the first part, such as train.epochs"
+        )
+
+
+def _places(name: str) -> list[str]:
+    """The dotted names under which a setting is known, given its last part."""
+    known = {
+        "train": {item.name for item in fields(TrainSettings)},
+        "net": {"name", *(key for net in NETS for key in net_defaults(net))},
+        "stream": {
+            "tasks",
+            "seed",
+            "train_size",
+            "test_size",
+            *(k for made in STREAMS.values() for k in made.options),
+        },
+        "method": {item.name for kind in METHODS.values() for item in fields(kind) if item.init},
+    }
+    return [f"{level}.{name}" for level in LEVELS if name in known[level]]
 
 
 def _short(value: Any) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -12,6 +12,8 @@ from orthocl.streams.registry import STREAMS, is_data
 TomlTable = dict[str, Any]
 PLACES = ("streams", "stream", *PATHS)
 """Keys whose values may be the paths of data."""
+TEXTS = ("name", "description", "include", "seeds", "only", "table", "search")
+"""Entries at the top of an experiment that never name a part."""
 
 
 def anchored(value: Any, folder: Path, key: str = "") -> Any:
@@ -33,6 +35,32 @@ def anchored(value: Any, folder: Path, key: str = "") -> Any:
     if key in PLACES and value not in STREAMS and is_data(folder / value):
         return str((folder / value).resolve())
     return value
+
+
+def programs_in(content: Mapping[str, Any]) -> list[str]:
+    """The parts that an experiment brings along, which are programs, found without importing any of them.
+
+    Everything that could be the spec of such a part counts, wherever it stands.
+
+    >>> programs_in({"streams": ["a"], "methods": {"b.py:B": {}}, "net": {"name": "os:system"}, "name": "x:y"})
+    ['b.py:B', 'os:system']
+    """
+    sections = {key: value for key, value in content.items() if key not in TEXTS}
+    return list(dict.fromkeys(text for text in _texts(sections) if ":" in text or text.endswith(".py")))
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """All keys and texts in a nested value, but not the paths of data."""
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            yield str(key)
+            if key not in PATHS:
+                yield from _texts(item)
+    elif isinstance(value, list):
+        for item in value:
+            yield from _texts(item)
+    elif isinstance(value, str):
+        yield value
 
 
 def label_of(spec: str) -> str:

@@ -16,7 +16,8 @@ HEADINGS = (
     "lost at most",
     "change of outputs",
     "first order",
-    "bound",
+    "curvature",
+    "remainder",
 )
 STYLE = (
     "body{font:16px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem}"
@@ -27,7 +28,7 @@ STYLE = (
 
 def certificate_card(certificate: Mapping[str, Any]) -> str:
     """A section of a page, from `Certificate.to_dict()`."""
-    rows = "".join(_row(probe, certificate) for probe in certificate["probes"])
+    rows = "".join(_row(probe) for probe in certificate["probes"])
     heads = "".join(f'<th scope="col">{name}</th>' for name in HEADINGS)
     facts = "".join(f"<li>{escape(fact)}</li>" for fact in _facts(certificate))
     table = f"<table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table>" if rows else ""
@@ -45,7 +46,7 @@ def certificate_page(certificate: Mapping[str, Any]) -> str:
     )
 
 
-def _row(probe: Mapping[str, Any], certificate: Mapping[str, Any]) -> str:
+def _row(probe: Mapping[str, Any]) -> str:
     change = probe["protected"] or probe["change"]
     what = " (remembered)" if probe["remembered"] else ""
     accuracy = (
@@ -53,11 +54,7 @@ def _row(probe: Mapping[str, Any], certificate: Mapping[str, Any]) -> str:
         if probe["accuracy_before"] is None
         else f"{probe['accuracy_before']:.1%} → {probe['accuracy_after']:.1%}"
     )
-    limit = (
-        ""
-        if probe["lost_at_most"] is None
-        else f"{probe['lost_at_most']:.1%} ({certificate['confidence']:.0%} confidence)"
-    )
+    limit = "" if probe["lost_at_most"] is None else f"{probe['lost_at_most']:.1%}"
     cells = (
         f"{probe['name']}{what}",
         f"{probe['samples']:,}",
@@ -66,17 +63,21 @@ def _row(probe: Mapping[str, Any], certificate: Mapping[str, Any]) -> str:
         limit,
         f"{change['measured']:.2%}",
         f"{change['first_order']:.1e}",
-        f"{change['bound']:.2%}",
+        f"{change['curvature']:.1e}",
+        f"{change['remainder']:.1e}",
     )
     return "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in cells) + "</tr>"
 
 
 def _facts(certificate: Mapping[str, Any]) -> list[str]:
     found = [f"The weights moved by {certificate['moved']:.2%}."]
+    if certificate["limits"]:
+        found.insert(0, f"{certificate['limits'].capitalize()}.")
     if certificate["stored"]:
         found.append(f"The method stores {size_text(certificate['stored'])}.")
     if certificate["leak"] is not None:
-        found.append(f"Share of the change inside the protected space: {certificate['leak']:.1e}.")
+        against = f", measured against {certificate['protects']}" if certificate["protects"] else ""
+        found.append(f"Share of the change inside the protected space: {certificate['leak']:.1e}{against}.")
     if certificate["drift"]:
         numbers = ", ".join(f"{name} {value:.3f}" for name, value in certificate["drift"].items())
         found.append(f"Stored tangents against current ones: {numbers}.")

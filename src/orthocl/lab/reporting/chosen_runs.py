@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from orthocl.errors import StoreError
+from orthocl.errors import StoreError, warn
+from orthocl.lab.executors.interface import Outcome
 from orthocl.lab.experiment.only import fits
 from orthocl.lab.experiment.settings import RunSettings
 from orthocl.lab.reporting.groups import agreed_labels, labels
@@ -31,6 +32,34 @@ class RecordCache:
             except StoreError:
                 self._known[run] = stamp, None
         return self._known[run][1]
+
+
+def failed_runs(
+    store: Store, only: Sequence[str] = (), seeds: Sequence[int] = (), runs: Iterable[str] | None = None
+) -> list[Outcome]:
+    """The runs of a store whose last attempt failed, with the reason.
+
+    Args:
+        store: where they are.
+        only: patterns of labels, as for `chosen`.
+        seeds: the seeds that are wanted; all by default.
+        runs: ids to look at; all by default.
+    """
+    found = []
+    for run in store.ids() if runs is None else runs:
+        failure = store.failure(run)
+        if failure is None or store.state(run) != "failed":
+            continue
+        try:
+            settings = store.settings(run)
+        except StoreError as error:
+            warn(f"left out: {error}")
+            continue
+        if (not seeds or settings.seed in seeds) and (
+            not only or any(fits(*labels(settings), one) for one in only)
+        ):
+            found.append(Outcome(run, settings, "failed", None, failure["reason"]))
+    return found
 
 
 def chosen(

@@ -93,12 +93,12 @@ def memorised_figure(pairs: Pairs, task: int = 1) -> Figure:
 
 def curves_figure(pairs: Pairs) -> Figure:
     """Test accuracy of every task while training, one panel per stream and method, averaged over seeds."""
-    found = [group for group in _finished(pairs) if group.finished[0].result.curves]
+    found = [group for group in _finished(pairs) if group.with_curves]
     if not found:
         raise DataError("no run recorded curves: set train.evaluate_every to a number of steps")
     figure, axes = panels(len(found))
     for axis, group in zip(axes, found, strict=True):
-        points = group.finished[0].result.curves
+        points = group.with_curves[0].result.curves
         position, offset, last = [], 0, 0
         for index, point in enumerate(points):
             if index and point["task"] != points[index - 1]["task"]:
@@ -107,7 +107,7 @@ def curves_figure(pairs: Pairs) -> Figure:
             last = offset + point["step"]
             position.append(last)
         mean = np.mean(
-            [[point["accuracies"] for point in record.result.curves] for record in group.finished], axis=0
+            [[point["accuracies"] for point in record.result.curves] for record in group.with_curves], axis=0
         )
         for task in range(mean.shape[1]):
             colour = COLOURS[task % len(COLOURS)]

@@ -18,6 +18,8 @@ from orthocl.lab.experiment.specs import label_of
 from orthocl.lab.store.record import Record
 from orthocl.palette import METHODS
 
+LOGGING = "train.evaluate_every"
+"""A setting of what is written down, which changes nothing that is learnt: it never makes another group."""
 _NUMBER = re.compile(r"(\d+(?:\.\d+)?(?:e[-+]?\d+)?)")
 
 
@@ -31,6 +33,7 @@ class RunGroup:
         differs: the settings that tell it from other groups with the same labels, such as "strength=10".
         records: of all its runs, by seed.
         settings: all settings but the seed, by dotted names.
+        logged: other records of the same runs, that were evaluated more or less often: of use for their curves alone.
     """
 
     stream: str
@@ -38,6 +41,7 @@ class RunGroup:
     differs: str
     records: tuple[Record, ...]
     settings: Mapping[str, Any]
+    logged: tuple[Record, ...] = ()
 
     @property
     def label(self) -> str:
@@ -48,6 +52,16 @@ class RunGroup:
     def finished(self) -> list[Record]:
         """Its records with results."""
         return [record for record in self.records if record.status == "finished"]
+
+    @property
+    def with_curves(self) -> list[Record]:
+        """The finished records with curves within tasks, one of each seed."""
+        found = {
+            record.settings.seed: record
+            for record in (*self.logged, *self.records)
+            if record.status == "finished" and record.result.curves
+        }
+        return [found[seed] for seed in sorted(found)]
 
 
 def group_runs(pairs: Iterable[tuple[RunSettings, Record]]) -> list[RunGroup]:
@@ -91,6 +105,18 @@ def labels(settings: RunSettings) -> tuple[str, str]:
     return plain_text(stream), plain_text(settings.method_label or label_of(settings.method.name))
 
 
+def family(label: str) -> str:
+    """The method behind a label: without the settings at its end that a grid or a search has put there.
+
+    >>> family("ogd+ memory_per_task=50 hidden=100x100"), family("my method")
+    ('ogd+', 'my method')
+    """
+    words = label.split(" ")
+    while len(words) > 1 and "=" in words[-1]:
+        words.pop()
+    return " ".join(words)
+
+
 def differing(tables: Sequence[Mapping[str, Any]]) -> list[str]:
     """The names of settings that do not have the same value in all tables; 16 and 16.0 are the same.
 
@@ -121,8 +147,13 @@ def value_text(value: Any) -> str:
 
 
 def _setting(record: Record) -> tuple[str, str, int]:
-    """Equal for runs that differ only in their seed."""
-    return record.settings.without_seed(), str(record.stream.get("fingerprint", "")), record.code
+    """Equal for runs that differ only in their seed, or in how often they were evaluated."""
+    train = replace(record.settings.train, evaluate_every=None)
+    return (
+        replace(record.settings, train=train).without_seed(),
+        str(record.stream.get("fingerprint", "")),
+        record.code,
+    )
 
 
 def _group(stream: str, method: str, records: Sequence[Record]) -> RunGroup:
@@ -130,15 +161,24 @@ def _group(stream: str, method: str, records: Sequence[Record]) -> RunGroup:
     settings = {name: value for name, value in flat(first.settings.to_dict()).items() if name != "seed"}
     settings["data"] = str(first.stream.get("fingerprint", ""))
     settings["code"] = first.code
-    ordered = tuple(sorted(records, key=lambda record: record.settings.seed))
-    return RunGroup(stream, method, "", ordered, settings)
+    chosen: dict[int, Record] = {}
+    for record in sorted(records, key=_preference, reverse=True):
+        chosen[record.settings.seed] = record
+    kept = tuple(chosen[seed] for seed in sorted(chosen))
+    others = tuple(record for record in records if not any(record is one for one in kept))
+    return RunGroup(stream, method, "", kept, settings, others)
+
+
+def _preference(record: Record) -> tuple[bool, bool, str]:
+    """Of several records of one run: finished ones first, then those without curves, as tables ask for them."""
+    return record.status != "finished", record.settings.train.evaluate_every is not None, record.id
 
 
 def _told_apart(groups: Sequence[RunGroup]) -> list[RunGroup]:
     """The same groups, each with the settings in which it differs from the others."""
     if len(groups) == 1:
         return list(groups)
-    names = differing([group.settings for group in groups])
+    names = [name for name in differing([group.settings for group in groups]) if name != LOGGING]
     if len(names) > 1:  # new data is another fingerprint: the setting says it better
         names = [name for name in names if name != "data"]
     return [replace(group, differs=_choice(group, names)) for group in groups]

@@ -18,7 +18,7 @@ import numpy as np
 from orthocl.formatting import plain_text
 from orthocl.lab.executors.interface import Outcome
 from orthocl.lab.reporting.findings import Finding, find
-from orthocl.lab.reporting.groups import RunGroup, differing, group_runs
+from orthocl.lab.reporting.groups import RunGroup, differing, family, group_runs, value_text
 from orthocl.lab.reporting.live_runs import LiveRun
 from orthocl.lab.reporting.page_extras import certificates, dense_ogd, forecasts, theory_of_streams
 from orthocl.lab.reporting.page_words import MEANINGS, MONITORS
@@ -74,9 +74,9 @@ class PageData:
 def page_data(given: PageInput) -> PageData:
     """Everything that a page shows."""
     groups = group_runs(given.pairs)
-    metrics = tuple(
-        dict.fromkeys((*(given.metrics or DEFAULT_METRICS), "aac", "forgetting", "seconds", "memory"))
-    )
+    asked = tuple(given.metrics) or DEFAULT_METRICS
+    metrics = tuple(dict.fromkeys((*asked, "aac", "forgetting", "seconds", "memory")))
+    aside = {"seconds"} - set(asked)
     table, findings = table_of(groups, metrics), find(groups)
     low, high = _range(groups)
     varying = set(differing([group.settings for group in groups]))
@@ -93,7 +93,7 @@ def page_data(given: PageInput) -> PageData:
         "description": " ".join(given.description.split()),
         "version": package_version("orthocl"),
         "range": [low, high],
-        "metrics": [_metric(name) for name in metrics],
+        "metrics": [_metric(name, name not in aside) for name in metrics],
         "streams": [_stream(finding, groups) for finding in findings],
         "common": {name: value for name, value in groups[0].settings.items() if name not in varying}
         if groups
@@ -115,9 +115,7 @@ def page_data(given: PageInput) -> PageData:
             for group, row in zip(groups, table.rows, strict=True)
         ],
         "monitors": MONITORS,
-        "failures": [
-            {"label": plain_text(one.settings.label), "reason": one.reason} for one in given.failures
-        ],
+        "failures": [{"label": _failed_label(one), "reason": one.reason} for one in given.failures],
         "certificates": certificates(groups, given.folder),
         "theory": theory_of_streams(groups, given.folder),
         **_provenance([record for group in groups for record in group.records]),
@@ -161,7 +159,8 @@ def _range(groups: Sequence[RunGroup]) -> tuple[float, float]:
     return (low, high) if math.isfinite(low) and math.isfinite(high) else (-1.0, 1.0)
 
 
-def _metric(name: str) -> dict[str, Any]:
+def _metric(name: str, shown: bool) -> dict[str, Any]:
+    """A column; one that is not shown waits in the list of columns."""
     unit = name if name in NOT_PERCENT else "percent"
     better = "lower" if name in (*LOWER_IS_BETTER, *NOT_PERCENT) else "higher"
     return {
@@ -170,7 +169,15 @@ def _metric(name: str) -> dict[str, Any]:
         "unit": unit,
         "better": better,
         "meaning": MEANINGS.get(name, ""),
+        "shown": shown,
     }
+
+
+def _failed_label(failed: Outcome) -> str:
+    """A failed run with its network, which its label need not name."""
+    net = failed.settings.net
+    settings = " ".join(f"{name}={value_text(value)}" for name, value in net.settings.items())
+    return plain_text(f"{failed.settings.label} ({' '.join(filter(None, (net.name, settings)))})")
 
 
 def _stream(finding: Finding, groups: Sequence[RunGroup]) -> dict[str, Any]:
@@ -188,7 +195,8 @@ def _stream(finding: Finding, groups: Sequence[RunGroup]) -> dict[str, Any]:
 
 def _labels(group: RunGroup) -> dict[str, Any]:
     colour, marker = method_style(group.method)
-    return {"method": group.method, "label": group.label, "colour": colour, "marker": marker}
+    known = {"method": group.method, "label": group.label, "colour": colour, "marker": marker}
+    return known | {"family": family(group.method), "settled": family(group.label) == group.label}
 
 
 def _price(group: RunGroup, plain: RunGroup | None) -> dict[str, Any]:
@@ -210,7 +218,7 @@ def _measured(
     monitors = [_monitor_means(finished, task) for task in range(len(finished[0].result.monitors))]
     found["monitors"] = monitors[-1:] if brief else monitors
     if not brief:
-        found |= _memorised(finished, packed) | _curves(finished, packed)
+        found |= _memorised(finished, packed) | _curves(group.with_curves, packed)
     return found
 
 
@@ -250,7 +258,7 @@ def _memorised(records: Sequence[Record], packed: Callable[[Iterable[float]], st
 
 def _curves(records: Sequence[Record], packed: Callable[[Iterable[float]], str]) -> dict[str, Any]:
     """Accuracies within tasks, mean over seeds."""
-    tables = [record.result.curves for record in records if record.result.curves]
+    tables = [record.result.curves for record in records]
     if not tables or len({len(table) for table in tables}) > 1:
         return {}
     stride = -(-len(tables[0]) // MOST_POINTS)

@@ -9,8 +9,8 @@ MEANINGS = {
     "bwt": "final accuracy minus accuracy just after learning, over earlier tasks",
     "fwt": "accuracy just before learning a task minus that of the untrained network",
     "forgetting": "best accuracy before the last task minus the final one, over earlier tasks",
-    "seconds": "by the clock on the wall, on a machine that may have been busy; the section Cost is free of that",
-    "memory": "the most bytes that the method kept at any time",
+    "seconds": "by the clock on the wall, on a machine that may have been busy",
+    "memory": "the most bytes that the method kept at any time, caches included",
     "memorised": "how much the accuracy on remembered samples changed",
     "learning-accuracy": "mean accuracy on each task just after learning it",
 }
@@ -18,7 +18,8 @@ MEANINGS = {
 MONITORS: dict[str, dict[str, Any]] = {
     "leak": {
         "title": "Leak into the protected space",
-        "meaning": "Share of a task's movement that lies in the directions it must not take; 0 in exact arithmetic.",
+        "meaning": "Share of a task's movement that lies in the directions that the method keeps; 0 in exact "
+        "arithmetic. With energy below 1 it keeps a part only, and says nothing about the rest.",
         "log": True,
         "limit": 1e-4,
         "limit_text": "more than rounding",

@@ -14,19 +14,30 @@ LEAST_SEEDS = 3
 
 
 def marks(values: Sequence[Mapping[int, float]], higher_is_better: bool = True) -> list[Mark]:
-    """Mark the best mean as "best", and as "tie" those that a paired t test at 5 % cannot tell from it.
+    """What a table marks: see `standing`; nothing where all that could be tested tie.
+
+    >>> marks([{1: 0.90, 2: 0.92, 3: 0.91}, {1: 0.91, 2: 0.90, 3: 0.90}])
+    ['', '']
+    """
+    found = standing(values, higher_is_better)
+    tested = [mark for mark, one in zip(found, values, strict=True) if len(_finite(one)) >= LEAST_SEEDS]
+    return found if "" in tested else ["" for _ in found]
+
+
+def standing(values: Sequence[Mapping[int, float]], higher_is_better: bool = True) -> list[Mark]:
+    """The best mean as "best", and as "tie" those that a paired t test at 5 % cannot tell from it.
 
     Args:
         values: seed -> value, for each competitor; values that are not finite do not count.
         higher_is_better: the direction of the metric.
 
-    Nothing is marked without a rival of at least three seeds in common, nor if somebody with fewer seeds has a better
+    Nothing stands out without a rival of at least three seeds in common, nor if somebody with fewer seeds has a better
     mean. The level is not corrected for the number of rivals.
 
-    >>> marks([{1: 0.90, 2: 0.92, 3: 0.91}, {1: 0.80, 2: 0.81, 3: 0.82}, {1: 0.91, 2: 0.90, 3: 0.90}])
+    >>> standing([{1: 0.90, 2: 0.92, 3: 0.91}, {1: 0.80, 2: 0.81, 3: 0.82}, {1: 0.91, 2: 0.90, 3: 0.90}])
     ['best', '', 'tie']
     """
-    clean = [{seed: v for seed, v in one.items() if math.isfinite(v)} for one in values]
+    clean = [_finite(one) for one in values]
     sign = 1.0 if higher_is_better else -1.0
     enough = [number for number, one in enumerate(clean) if len(one) >= LEAST_SEEDS]
     found: list[Mark] = [""] * len(clean)
@@ -45,6 +56,10 @@ def marks(values: Sequence[Mapping[int, float]], higher_is_better: bool = True) 
         if p > LEVEL:
             found[number] = "tie"
     return found
+
+
+def _finite(values: Mapping[int, float]) -> dict[int, float]:
+    return {seed: value for seed, value in values.items() if math.isfinite(value)}
 
 
 def paired_p(first: Mapping[int, float], second: Mapping[int, float]) -> float | None:

@@ -1,9 +1,7 @@
-"""What a method costs in time, against plain SGD on the same stream.
+"""What a method costs in time: processor time of a training step, against plain SGD's on the same stream.
 
-Seconds of two runs cannot be compared: the machine was busy during one of them and quiet during the other, or slept.
-But every run on a stream evaluates the same network on the same test data equally often, and it does so between the
-tasks that it learns. Time of training divided by time of evaluation is therefore free of the machine's load, and the
-median over seeds of a run that slept.
+By the clock on the wall two runs cannot be compared: the machine was busy during one of them and quiet during the
+other, or slept. So there is a price only where the runs themselves measured the time that their processors worked.
 """
 
 from __future__ import annotations
@@ -14,16 +12,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from orthocl.formatting import counted
-from orthocl.lab.reporting.groups import RunGroup
+from orthocl.lab.reporting.groups import LOGGING, RunGroup
+from orthocl.lab.run.execute import total_steps
 from orthocl.lab.store.record import Record
 
-LEAST_SECONDS = 0.05
-"""Evaluations of a run that take less are no clock."""
+LEAST_SECONDS = 1.0
+"""A run whose training took less processor time is too short to tell."""
 
 
 @dataclass(frozen=True)
 class Price:
-    """Training time relative to plain SGD's.
+    """Processor time of a training step relative to plain SGD's.
 
     Args:
         times: the ratio; NaN if it is unknown.
@@ -48,54 +47,89 @@ class Price:
 
 
 def price(group: RunGroup, plain: RunGroup | None) -> Price:
-    """The training time of a group relative to that of plain SGD, if the two can be compared."""
+    """The processor time of a step of a group relative to that of plain SGD, if the two can be compared."""
     if plain is None:
         return Price(remark="there is no plain SGD to compare with")
-    if not group.finished or _clock(group.finished[0]) != _clock(plain.finished[0]):
-        return Price(remark="its network, data, evaluations or machine are not those of plain SGD")
-    epochs, most = (one.finished[0].settings.train.epochs for one in (group, plain))
-    work = "" if epochs == most else f"{counted(epochs, 'epoch')} a task, SGD {most}"
+    if not group.finished or _circumstances(group.finished[0]) != _circumstances(plain.finished[0]):
+        return Price(remark="its network, data or machine are not those of plain SGD")
+    if _together(group) != _together(plain):
+        return Price(remark="seeds that are computed together have no time of their own")
     remark = "" if _processors(group) == _processors(plain) else "partly on other processors"
-    own, base = _evaluations(group.finished), _evaluations(plain.finished)
-    if not (math.isfinite(own) and math.isfinite(base) and base > 0):
-        return Price(remark="the runs were too short to time")
-    return Price(own / base, work, remark)
+    own, base = _of_a_step(group.finished), _of_a_step(plain.finished)
+    if not (math.isfinite(own) and math.isfinite(base)):
+        return Price(remark="the runs did not measure processor time, or were too short to")
+    return Price(own / base, _work(group, plain), remark)
 
 
 def plain_sgd(groups: Sequence[RunGroup]) -> RunGroup | None:
-    """The best group of plain SGD, by average accuracy."""
+    """The group of plain SGD with which most others can be compared; of several, the most accurate."""
     found = [group for group in groups if group.finished and group.finished[0].settings.method.name == "sgd"]
     return max(
         found,
-        key=lambda group: statistics.fmean(record.metric("aac") for record in group.finished),
+        key=lambda group: (
+            sum(comparable(group, other) for other in groups),
+            statistics.fmean(record.metric("aac") for record in group.finished),
+        ),
         default=None,
     )
 
 
-def _clock(record: Record) -> tuple[object, ...]:
-    """What must be equal for the evaluations of two runs to be the same work on the same kind of machine."""
+def comparable(group: RunGroup, other: RunGroup) -> bool:
+    """Whether two groups have the same data, network and training, so that only the method is another."""
+    return _training(group) == _training(other)
+
+
+def _training(group: RunGroup) -> dict[str, object]:
+    parts = {
+        name: value
+        for name, value in group.settings.items()
+        if name.startswith(("net.", "train.")) and name != LOGGING
+    }
+    return {**parts, "data": group.settings.get("data"), "train.batch_size": _batch_size(group.records[0])}
+
+
+def _batch_size(record: Record) -> int:
+    """Of a step: some methods set their own."""
+    own = record.settings.method.settings.get("batch_size")
+    return int(own or record.settings.train.batch_size)
+
+
+def _work(group: RunGroup, plain: RunGroup) -> str:
+    """How the work of two groups differs."""
+    own, base = group.finished[0], plain.finished[0]
+    epochs, most = own.settings.train.epochs, base.settings.train.epochs
+    texts = [] if epochs == most else [f"{counted(epochs, 'epoch')} a task, SGD {most}"]
+    if _batch_size(own) != _batch_size(base):
+        texts.append(f"batches of {_batch_size(own)}, SGD {_batch_size(base)}")
+    return "; ".join(texts)
+
+
+def _circumstances(record: Record) -> tuple[object, ...]:
+    """What must be equal for the steps of two runs to differ in the method alone."""
     machine = record.provenance.get("machine", {})
     return (
         record.stream.get("fingerprint"),
         record.settings.net.name,
         record.result.parameters,
-        record.settings.train.evaluate_every,
         *(machine.get(name) for name in ("system", "architecture", "cpus", "threads")),
     )
+
+
+def _together(group: RunGroup) -> set[int]:
+    return {int(record.provenance.get("together", 1)) for record in group.finished}
 
 
 def _processors(group: RunGroup) -> set[str]:
     return {str(record.provenance.get("machine", {}).get("vector_instructions")) for record in group.finished}
 
 
-def _evaluations(records: Sequence[Record]) -> float:
-    """Training time in units of the run's own evaluations, median over runs; NaN if unknown."""
+def _of_a_step(records: Sequence[Record]) -> float:
+    """Processor time of a training step, median over runs; NaN if it is unknown."""
     found = []
     for record in records:
-        seconds = record.provenance.get("seconds", {})
-        clock = float(seconds.get("evaluate", 0.0))
-        if clock >= LEAST_SECONDS:
-            found.append(
-                (float(seconds.get("train", math.nan)) + float(seconds.get("remember", 0.0))) / clock
-            )
+        spent = float(record.provenance.get("seconds", {}).get("processor", 0.0))
+        steps = sum(total_steps(record.settings, record.result.samples, _batch_size(record)))
+        whole = not record.provenance.get("resumes", 0)  # a resumed run has lost count of some steps
+        if spent >= LEAST_SECONDS and steps and whole:
+            found.append(spent / steps)
     return statistics.median(found) if found else math.nan

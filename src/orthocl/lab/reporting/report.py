@@ -21,10 +21,10 @@ from orthocl.lab.executors.interface import Outcome
 from orthocl.lab.experiment.settings import RunSettings
 from orthocl.lab.reporting.page_data import PageInput, page_data, to_script
 from orthocl.lab.reporting.static_figure import static_figures
-from orthocl.lab.reporting.table_text import TESTED
+from orthocl.lab.reporting.table_text import BEST, TIED
 from orthocl.lab.store.record import Record, package_version
 from orthocl.lab.store.store import Store
-from orthocl.storage import write_atomically
+from orthocl.storage import write_output
 
 Pairs = Sequence[tuple[RunSettings, Record]]
 SCRIPTS = (
@@ -94,7 +94,7 @@ def write_report(
         command=command,
     )
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, page.encode())
+    write_output(path, page.encode())
     return path
 
 
@@ -135,11 +135,13 @@ def render_page(given: PageInput, live: str = "") -> str:
         rows=data.table.rows[:STATIC_ROWS],
         more=max(0, len(data.table.rows) - STATIC_ROWS),
         figure="" if live or len(data.groups) > STATIC_GROUPS else static_figures(data.groups),
-        tested=TESTED,
+        failures=data.values["failures"],
+        best=BEST,
+        tied=TIED,
         explained=[metric for metric in data.values["metrics"] if metric["meaning"]],
         sections=SECTIONS,
         texts=TEXTS,
-        runs=counted(len(given.pairs), "run"),
+        runs=_runs(given),
         total=time_text(0.0 if math.isnan(seconds) else seconds),
         finished=data.values["finished"],
         version=package_version("orthocl"),
@@ -148,6 +150,16 @@ def render_page(given: PageInput, live: str = "") -> str:
         data=to_script(data.values),
         live=live,
     )
+
+
+def _runs(given: PageInput) -> str:
+    """How many runs the page is about.
+
+    >>> _runs(PageInput((), "t"))
+    '0 runs finished'
+    """
+    failed = f", {len(given.failures):,} failed" if given.failures else ""
+    return f"{counted(len(given.pairs), 'run')} finished{failed}"
 
 
 def _part(name: str) -> str:

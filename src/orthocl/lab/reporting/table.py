@@ -1,7 +1,8 @@
 """Tables: mean and spread over seeds, for the terminal, Markdown, LaTeX, CSV and JSON.
 
 The spread is the sample standard deviation (n - 1) over seeds; with one seed there is none. The best of a stream is
-marked together with what a paired test over seeds cannot tell from it, and not at all with fewer than three seeds.
+marked together with what a paired test over seeds cannot tell from it, and not at all with fewer than three seeds, nor
+where all tie. Rows that have learnt nothing are never marked.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from orthocl.errors import SettingsError, unknown_name
 from orthocl.formatting import size_text, time_text
 from orthocl.lab.experiment.settings import RunSettings
 from orthocl.lab.experiment.specs import label_of
-from orthocl.lab.reporting.findings import near_chance
+from orthocl.lab.reporting.findings import hardly_learnt
 from orthocl.lab.reporting.groups import RunGroup, group_runs
 from orthocl.lab.reporting.paired import Mark, marks
 from orthocl.lab.store.record import Record
@@ -26,7 +27,8 @@ from orthocl.metrics import METRICS
 
 Format = Literal["terminal", "markdown", "latex", "csv", "json"]
 FORMATS: tuple[Format, ...] = ("terminal", "markdown", "latex", "csv", "json")
-DEFAULT_METRICS = ("aac", "bwt", "fwt", "forgetting", "seconds", "memory")
+DEFAULT_METRICS = ("aac", "bwt", "fwt", "forgetting", "memory")
+"""Not the time by the clock on the wall: it says more about the machine than about the method."""
 
 TITLES = {
     "aac": "AAC %",
@@ -196,7 +198,7 @@ def _row(group: RunGroup, metrics: Sequence[str]) -> Row:
     note = "" if finished else next((record.reason for record in group.records), "")
     seeds = tuple(record.settings.seed for record in group.records)
     unmarked: tuple[Mark, ...] = tuple("" for _ in cells)
-    return Row(group.stream, group.label, seeds, cells, unmarked, note, near_chance(group))
+    return Row(group.stream, group.label, seeds, cells, unmarked, note, hardly_learnt(finished))
 
 
 def _marked(rows: Sequence[Row], groups: Sequence[RunGroup]) -> list[Row]:
@@ -210,7 +212,9 @@ def _marked(rows: Sequence[Row], groups: Sequence[RunGroup]) -> list[Row]:
             if cell.metric in NOT_PERCENT:
                 continue
             values = [
-                {
+                {}
+                if rows[number].warning  # who learnt nothing has nothing to forget
+                else {
                     record.settings.seed: value
                     for record, value in zip(
                         groups[number].finished, rows[number].cells[position].values, strict=True

@@ -22,7 +22,8 @@ from orthocl.palette import method_style
 STYLES = {"": "", "best": "bold green", "tie": "green"}
 LEAVE_OUT = ("memory", "seconds", "fwt", "bwt", "forgetting")
 """Columns that a narrow terminal does without, first to go first; then those from the right."""
-TESTED = "best of its stream, and what a paired t test over seeds (5 %) cannot tell from it"
+BEST = "best of its stream"
+TIED = "a paired t test over seeds (5 %) cannot tell it from the best"
 
 
 class TerminalTable:
@@ -48,8 +49,8 @@ class TerminalTable:
         left_out = [name for number, name in enumerate(table.titles()) if number not in shown]
         if left_out:
             yield Text(f"left out for want of width: {', '.join(left_out)}", style="dim")
-        if any(mark for row in table.rows for mark in row.marks):
-            yield Text(f"green: {TESTED}", style="dim")
+        if _marked(table):
+            yield Text(f"bold green: {BEST}; green: {TIED}", style="dim")
         for row in table.rows:
             if row.warning:
                 yield Text(plain_text(f"{row.stream}, {row.method}: {row.warning}"), style="yellow")
@@ -87,17 +88,15 @@ def _named(method: str) -> Text:
 
 
 def to_markdown(table: Table) -> str:
-    """A Markdown table, the best of each stream and its ties in bold, with notes below."""
+    """A Markdown table, the best of each stream in bold, its ties with a dagger, and notes below."""
     lines = [["stream", "method", "seeds", *table.titles()]]
     for row in table.rows:
-        cells = [
-            f"**{cell.text()}**" if mark else cell.text()
-            for cell, mark in zip(row.cells, row.marks, strict=True)
-        ]
+        around = {"best": "**{}**", "tie": "{} †", "": "{}"}
+        cells = [around[mark].format(cell.text()) for cell, mark in zip(row.cells, row.marks, strict=True)]
         lines.append([markdown_text(row.stream), markdown_text(row.method), str(len(row.seeds)), *cells])
     body = ["| " + " | ".join(line) + " |" for line in lines]
     body.insert(1, "| --- | --- | --- |" + " ---: |" * len(table.metrics))
-    notes = [f"\nBold: {TESTED}."] if any(mark for row in table.rows for mark in row.marks) else []
+    notes = [f"\nBold: {BEST}. †: {TIED}."] if _marked(table) else []
     for row in table.rows:
         about = f"\n{markdown_text(row.stream)}, {markdown_text(row.method)}: "
         notes += [f"{about}unsupported, {markdown_text(row.note)}"] if row.note else []
@@ -106,7 +105,7 @@ def to_markdown(table: Table) -> str:
 
 
 def to_latex(table: Table) -> str:
-    """A LaTeX tabular with booktabs rules, the best of each stream and its ties in bold."""
+    """A LaTeX tabular with booktabs rules, the best of each stream in bold and its ties with a dagger."""
     lines = [r"\begin{tabular}{ll" + "r" * len(table.metrics) + "}", r"\toprule"]
     heads = ["stream", "method", *(latex_text(name).replace(r"\%", r"(\%)") for name in table.titles())]
     lines += [" & ".join(heads) + r" \\", r"\midrule"]
@@ -118,11 +117,15 @@ def to_latex(table: Table) -> str:
         cells = []
         for cell, mark in zip(row.cells, row.marks, strict=True):
             text = latex_text(cell.text())
-            cells.append(rf"\textbf{{{text}}}" if mark else text)
+            around = {"best": rf"\textbf{{{text}}}", "tie": rf"{text}$^\dagger$", "": text}
+            cells.append(around[mark])
         lines.append(" & ".join([latex_text(row.stream), latex_text(row.method), *cells]) + r" \\")
-    marked = any(mark for row in table.rows for mark in row.marks)
-    notes = [f"% bold: {latex_text(TESTED)}"] if marked else []
+    notes = [f"% bold: {latex_text(BEST)}; dagger: {latex_text(TIED)}"] if _marked(table) else []
     return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", *notes])
+
+
+def _marked(table: Table) -> bool:
+    return any(mark for row in table.rows for mark in row.marks)
 
 
 def to_csv(table: Table) -> str:

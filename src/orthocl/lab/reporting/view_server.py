@@ -7,9 +7,10 @@ foreign site would send after rebinding its name to this address) nor requests t
 from __future__ import annotations
 
 import hashlib
+import sys
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Lock
+from threading import BoundedSemaphore, Lock
 from typing import Any
 
 from orthocl.errors import OrthoclError, StoreError
@@ -19,6 +20,10 @@ from orthocl.lab.reporting.report import render_page
 ADDRESS = "127.0.0.1"
 NEWS = "/data.json"
 POLICY = "frame-ancestors 'none'"
+MOST_CONNECTIONS = 32
+"""Answered at a time; further ones are closed at once."""
+SECONDS = 10.0
+"""How long one waits for a browser that says nothing."""
 
 
 class ViewServer(ThreadingHTTPServer):
@@ -30,9 +35,11 @@ class ViewServer(ThreadingHTTPServer):
     """
 
     daemon_threads = True
+    request_queue_size = MOST_CONNECTIONS
 
     def __init__(self, look: Callable[[], PageInput], port: int = 0):
         self.look = look
+        self.free = BoundedSemaphore(MOST_CONNECTIONS)
         self.one_at_a_time = Lock()
         try:
             super().__init__((ADDRESS, port), _Handler)
@@ -41,6 +48,25 @@ class ViewServer(ThreadingHTTPServer):
             raise StoreError(
                 f"cannot listen on port {port} of {ADDRESS}: {reason}. Leave --port out."
             ) from error
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Answer in a thread, or hang up where too many others are being answered."""
+        if self.free.acquire(blocking=False):
+            super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """Answer, then make room for others."""
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self.free.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A browser that leaves before it has its answer is no error."""
+        if not isinstance(sys.exc_info()[1], OSError):
+            super().handle_error(request, client_address)
 
     @property
     def address(self) -> str:
@@ -56,6 +82,7 @@ class ViewServer(ThreadingHTTPServer):
 class _Handler(BaseHTTPRequestHandler):
     server: ViewServer
     server_version = "orthocl"
+    timeout = SECONDS
     sys_version = ""
 
     def do_GET(self) -> None:
@@ -70,7 +97,7 @@ class _Handler(BaseHTTPRequestHandler):
             with self.server.one_at_a_time:
                 given = self.server.look()
                 text = render_page(given, live=NEWS) if path == "/" else to_script(page_data(given).values)
-        except OrthoclError as error:
+        except (OrthoclError, OSError) as error:
             self._answer(500, f"{error}\n".encode(), "text/plain")
             return
         kind = "text/html" if path == "/" else "application/json"

@@ -277,17 +277,16 @@ def build_learner(settings: RunSettings, stream: Stream) -> Learner:
 
 def make_optimizer(settings: TrainSettings, model: nn.Module) -> torch.optim.Optimizer:
     """The optimizer of these settings."""
-    rate, decay = settings.learning_rate, settings.weight_decay
+    # torch takes no integers of twenty digits
+    rate, decay, momentum = map(float, (settings.learning_rate, settings.weight_decay, settings.momentum))
     if settings.optimizer == "adam":
         return torch.optim.Adam(model.parameters(), lr=rate, weight_decay=decay)
     if settings.optimizer == "rmsprop":
-        return torch.optim.RMSprop(
-            model.parameters(), lr=rate, weight_decay=decay, momentum=settings.momentum
-        )
+        return torch.optim.RMSprop(model.parameters(), lr=rate, weight_decay=decay, momentum=momentum)
     return torch.optim.SGD(
         model.parameters(),
         lr=rate,
-        momentum=settings.momentum,
+        momentum=momentum,
         nesterov=settings.nesterov,
         weight_decay=decay,
     )

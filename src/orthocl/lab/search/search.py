@@ -32,7 +32,7 @@ from typing import Any, Literal
 
 import torch
 
-from orthocl.errors import SettingsError, unknown_name
+from orthocl.errors import SettingsError, shortened, unknown_name
 from orthocl.formatting import counted
 from orthocl.lab.experiment.experiment import Experiment
 from orthocl.lab.experiment.grid import flat
@@ -48,6 +48,7 @@ from orthocl.storage import write_atomically
 from orthocl.training.seeds import derive_generator
 
 TrialStatus = Literal["finished", "cut", "failed", "unsupported", "unfinished"]
+MOST_NAME_BYTES = 200
 Make = Callable[[Experiment, RunOptions], Results]
 
 
@@ -225,6 +226,7 @@ def run_search(
         make: executes the runs of an experiment; one after another on this machine by default.
     """
     store = store if isinstance(store, Store) else Store(store)
+    path = result_path(store, experiment.name)
     settings = SearchSettings.from_table(experiment.search) if settings is None else settings
     options = options or RunOptions()
     make = make or (lambda part, how: run_experiment(part, store, options=how))
@@ -240,9 +242,24 @@ def run_search(
     for group in result.groups:
         for trial in group.trials:
             _conclude(trial, store, settings.metric, failures)
-    (store.directory / "searches").mkdir(parents=True, exist_ok=True)
-    write_atomically(store.directory / "searches" / f"{experiment.name}.json", result.to_json().encode())
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, result.to_json().encode())
     return result
+
+
+def result_path(store: Store, name: str) -> Path:
+    """Where the result of a search goes: `searches/<name>.json` of the store.
+
+    Raises:
+        SettingsError: the name cannot be that of a file in this folder.
+    """
+    odd = not name.isprintable() or name.startswith(".") or any(sign in name for sign in "/\\")
+    if not name.strip() or odd or len(name.encode()) > MOST_NAME_BYTES:
+        raise SettingsError(
+            f"the name of a search is that of a file, so it must be 1 to {MOST_NAME_BYTES} printable letters, without "
+            f"'/' or '\\' and without a dot in front, got {shortened(name)!r}: change `name` in the experiment"
+        )
+    return store.directory / "searches" / f"{name}.json"
 
 
 def find_groups(experiment: Experiment, settings: SearchSettings) -> list[SearchGroup]:

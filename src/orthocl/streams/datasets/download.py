@@ -57,7 +57,7 @@ class Resuming:
 
     def _store(self, response: requests.Response, have: int) -> None:
         announced = response.headers.get("Content-Length", "")
-        total = have + int(announced) if announced.isdigit() else None
+        total = have + int(announced) if announced.isascii() and announced.isdigit() else None
         if total is not None and total > self.limit:
             raise SourceError(f"{response.url}: {total} bytes, more than the expected {self.limit}")
         what = self.partial.name.removesuffix(".partial")

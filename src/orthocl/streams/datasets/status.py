@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from orthocl.errors import DataError
+from orthocl.formatting import size_text
 from orthocl.streams.datasets.catalogue import CUB200, ENTRIES, IMAGES
 from orthocl.streams.datasets.cub200 import find_folder, read_index
 from orthocl.streams.datasets.features import find_features, read_features
@@ -36,14 +37,15 @@ class DataStatus:
 
 
 def status(data_root: str | Path | None = None) -> list[DataStatus]:
-    """The state of every data set of the catalogue; verifying reads all files."""
+    """The state of every data set that is there or can be fetched; verifying reads all files."""
     rows = [DataStatus("mnist-mini", "verified", None, 0, "comes with the package")]
     rows += [_files(entry, data_root) for entry in IMAGES]
     rows.append(_other(CUB200.name, lambda: find_folder(data_root), _cub_detail))
     rows.append(
         _other("alexnet", lambda: find_weights(data_root), lambda path: f"gives {read_weights(path).layer}")
     )
-    rows += [_files(entry, data_root) for entry in PRETRAINED]
+    found = [(entry, _files(entry, data_root)) for entry in PRETRAINED]
+    rows += [row for entry, row in found if entry.sources or row.state != "missing"]
     rows.append(_other("cub200 features", lambda: find_features(data_root), _feature_detail))
     return rows
 
@@ -53,9 +55,9 @@ def _files(entry: Entry, data_root: str | Path | None) -> DataStatus:
         place = find(entry, data_root)
     except DataError as error:
         held = [line for line in str(error).splitlines()[1:] if " holds " in line]
-        return DataStatus(
-            entry.name, "missing", None, 0, " ".join(held) or f"orthocl data fetch {entry.name}"
-        )
+        size = sum(file.size for file in entry.editions[0].files)
+        how = f"orthocl data fetch {entry.name}" + (f" ({size_text(size)} on disk)" if size else "")
+        return DataStatus(entry.name, "missing", None, 0, " ".join(held) or how)
     size = size_on_disk(place)
     try:
         contents(place, IMAGES)

@@ -6,6 +6,7 @@ from orthocl.tangents.blocks.factored import Factored, Outer
 from orthocl.tangents.blocks.joining import added, from_state, join
 from orthocl.tangents.blocks.patches import Patches, Unfold
 from orthocl.tangents.blocks.rows import Rows
+from orthocl.tangents.blocks.summed import Summed
 
 __all__ = [
     "Block",
@@ -17,6 +18,7 @@ __all__ = [
     "Patches",
     "Rows",
     "Shape",
+    "Summed",
     "Unfold",
     "accurate",
     "added",

@@ -10,6 +10,7 @@ G_l unless it is stored that way:
     patches    input maps and D (m x L x o) G_l[n] = sum over the L positions of D[n, l] (x) [patch(n, l), 1]
     rows       the L rows of an embedding that a sample touches, and their values (m x L x width)
     compressed bases U (i x k), V (o x r) and cores C (m x r x k), G_l[n] = V C[n] U^T
+    summed     rows and outer products of one weight: an embedding that is the output layer too
 
 Rows that share an input (one sample, several remembered logits) share its A row: `source` says which.
 """
@@ -24,8 +25,10 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-Kind = Literal["dense", "factored", "patches", "rows", "compressed"]
+Kind = Literal["dense", "factored", "patches", "rows", "compressed", "summed"]
 Shape = tuple[int, ...]
+# Their products with blocks of other kinds are their own matter.
+NEVER_DENSE = ("compressed", "summed")
 # Temporary tensors of the products below stay under this many numbers.
 WORKSPACE = 1 << 23
 # Rows of a symmetric product that are computed together.
@@ -117,8 +120,9 @@ class Block(ABC):
 
     def gram(self, other: Block) -> Tensor:
         """G_l H_l^T in float64. Here: from explicit rows, a few at a time."""
-        if other.kind == "compressed" and self.kind != "compressed":  # which does not form explicit rows
-            return other.gram(self).t()
+        rows = other.kind == "rows" and self.kind in ("factored", "patches")
+        if rows or (other.kind in NEVER_DENSE and self.kind not in NEVER_DENSE):
+            return other.gram(self).t()  # which forms no explicit rows
         result = next(iter(self.tensors().values())).new_zeros(self.rows, other.rows, dtype=torch.float64)
         for mine in slices(self.rows, self.parameters):
             left = self.dense(mine, torch.float64)
@@ -132,7 +136,7 @@ class Block(ABC):
     def squares(self) -> Tensor:
         """Squared norms of the rows, in float64."""
         found = [self.dense(rows).double().square().sum(1) for rows in self._pieces()]
-        return torch.cat(found) if found else torch.zeros(0, dtype=torch.float64)
+        return torch.cat(found) if found else self.dense().new_zeros(0, dtype=torch.float64)
 
     def split(self) -> list[Dense]:
         """The same rows as one dense block per parameter."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 
 import torch
@@ -16,6 +17,28 @@ class Outer(Block):
     inputs: Tensor
     deltas: Tensor
     source: Tensor | None
+
+    @property
+    @abstractmethod
+    def positions(self) -> int:
+        """Number of positions L."""
+
+    @property
+    @abstractmethod
+    def width(self) -> tuple[int, int]:
+        """Input numbers i and output numbers o of one position (of one group)."""
+
+    @abstractmethod
+    def sides(self, rows: slice | Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """Inputs (rows, groups, positions, i) and derivatives (rows, groups, positions, o) of some rows."""
+
+    @abstractmethod
+    def select(self, rows: Tensor) -> Outer:
+        """The block of some of the rows."""
+
+    @abstractmethod
+    def to(self, dtype: torch.dtype) -> Outer:
+        """The block with its factors rounded to another type."""
 
     @property
     def bias(self) -> bool:
@@ -58,6 +81,21 @@ class Factored(Outer):
     ):
         self.names, self.shapes = names, shapes
         self.inputs, self.deltas, self.source = inputs, deltas, source
+
+    @property
+    def positions(self) -> int:
+        """One."""
+        return 1
+
+    @property
+    def width(self) -> tuple[int, int]:
+        """Inputs and outputs of the layer."""
+        return self.inputs.shape[1], self.deltas.shape[1]
+
+    def sides(self, rows: slice | Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """Inputs (rows, 1, 1, i) and derivatives (rows, 1, 1, o) of some rows."""
+        inputs, deltas = self.rows_of_inputs(rows).to(dtype), self.deltas[rows].to(dtype)
+        return inputs[:, None, None], deltas[:, None, None]
 
     def dense(self, rows: slice | Tensor = slice(None), dtype: torch.dtype | None = None) -> Tensor:
         """Rows of G_l."""

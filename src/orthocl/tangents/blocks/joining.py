@@ -13,6 +13,7 @@ from orthocl.tangents.blocks.dense import Block, Dense
 from orthocl.tangents.blocks.factored import Factored, Outer
 from orthocl.tangents.blocks.patches import Patches, Unfold
 from orthocl.tangents.blocks.rows import Rows
+from orthocl.tangents.blocks.summed import Summed
 
 
 def join(blocks: Sequence[Block]) -> Block:
@@ -23,14 +24,11 @@ def join(blocks: Sequence[Block]) -> Block:
     if all(isinstance(b, Factored) for b in blocks):
         inputs, deltas, source = _joined([b for b in blocks if isinstance(b, Outer)])
         return Factored(first.names, first.shapes, inputs, deltas, source)
-    if isinstance(first, Patches) and all(
-        isinstance(b, Patches)
-        and (b.unfold, b.groups) == (first.unfold, first.groups)
-        and b.inputs.shape[1:] == first.inputs.shape[1:]
-        for b in blocks
-    ):
-        inputs, deltas, source = _joined([b for b in blocks if isinstance(b, Outer)])
-        return Patches(first.names, first.shapes, inputs, deltas, source, first.unfold, first.groups)
+    if isinstance(first, Patches):
+        patches = _same_positions([b for b in blocks if isinstance(b, Patches)])
+        if len(patches) == len(blocks) and len({_sizes(b) for b in patches}) == 1:
+            inputs, deltas, source = _joined(patches)
+            return Patches(first.names, first.shapes, inputs, deltas, source, first.unfold, first.groups)
     if all(isinstance(b, Dense) for b in blocks):
         return Dense(
             first.names, first.shapes, torch.cat([b.vectors for b in blocks if isinstance(b, Dense)])
@@ -39,7 +37,24 @@ def join(blocks: Sequence[Block]) -> Block:
         return join_compressed([b for b in blocks if isinstance(b, Compressed)])
     if isinstance(first, Rows) and all(isinstance(b, Rows) for b in blocks):
         return _joined_rows([b for b in blocks if isinstance(b, Rows)])
+    summed = [b for b in blocks if isinstance(b, Summed)]
+    if len(summed) == len(blocks):
+        both = join([b.parts[0] for b in summed]), join([b.parts[1] for b in summed])
+        if isinstance(both[0], Rows) and isinstance(both[1], Outer):
+            return Summed(both[0], both[1])
     return Dense(first.names, first.shapes, torch.cat([b.dense() for b in blocks]))
+
+
+def _sizes(block: Patches) -> tuple[object, ...]:
+    return block.unfold, block.groups, *block.inputs.shape[1:]
+
+
+def _same_positions(blocks: Sequence[Patches]) -> list[Patches]:
+    """Layers on sequences of different lengths: the shorter ones get positions without a derivative."""
+    if any(b.unfold is not None for b in blocks):
+        return list(blocks)
+    most = max(b.positions for b in blocks)
+    return [b if b.positions == most else b.padded(most) for b in blocks]
 
 
 def _joined_rows(blocks: Sequence[Rows]) -> Rows:
@@ -82,28 +97,37 @@ def added(blocks: Sequence[Block]) -> list[Block]:
         if all(owners[name] == 1 for name in block.names):
             found.append(block)
             continue
-        parts = block.without_bias() if isinstance(block, Patches) else block.split()
-        for part in parts:
+        for part in _for_each_name(block):
             shared.setdefault(part.names[0], []).append(part)
     return found + [_sum(uses) for uses in shared.values()]
+
+
+def _for_each_name(block: Block) -> Sequence[Block]:
+    if len(block.names) == 1:
+        return [block]
+    return block.without_bias() if isinstance(block, Patches) else block.split()
 
 
 def _sum(uses: Sequence[Block]) -> Block:
     if len(uses) == 1:
         return uses[0]
-    if all(isinstance(use, Rows) for use in uses):
-        rows = [use for use in uses if isinstance(use, Rows)]
-        words, values = torch.cat([use.words for use in rows], 1), torch.cat([use.values for use in rows], 1)
-        return Rows(rows[0].names, rows[0].shapes, words, values)
-    if any(isinstance(use, Patches) for use in uses) and all(isinstance(use, Patches | Rows) for use in uses):
-        outer = [use.as_patches() if isinstance(use, Rows) else use for use in uses]
-        sums = [use for use in outer if isinstance(use, Patches)]
-        if len({use.groups for use in sums}) == 1:
-            return Patches.added(sums)
+    rows = [use for use in uses if isinstance(use, Rows)]
+    sums = [use for use in uses if isinstance(use, Patches)]
+    if len(rows) == len(uses):
+        return _added_rows(rows)
+    if len(rows) + len(sums) == len(uses) and len({use.groups for use in sums}) == 1:
+        outer = sums[0] if len(sums) == 1 else Patches.added(sums)
+        return Summed(_added_rows(rows), outer) if rows else outer
     total = uses[0].dense()
     for use in uses[1:]:
         total = total + use.dense()
     return Dense(uses[0].names, uses[0].shapes, total)
+
+
+def _added_rows(uses: Sequence[Rows]) -> Rows:
+    """All rows that several uses of an embedding touch."""
+    words, values = torch.cat([use.words for use in uses], 1), torch.cat([use.values for use in uses], 1)
+    return Rows(uses[0].names, uses[0].shapes, words, values)
 
 
 def from_state(meta: Mapping[str, object], tensors: Mapping[str, Tensor]) -> Block:
@@ -116,6 +140,9 @@ def from_state(meta: Mapping[str, object], tensors: Mapping[str, Tensor]) -> Blo
         return Rows(names, shapes, tensors["words"], tensors["values"])
     if meta["kind"] == "compressed":
         return Compressed(names, shapes, tensors["input_basis"], tensors["output_basis"], tensors["cores"])
+    if meta["kind"] == "summed":
+        parts = [from_state(part, tensors) for part in meta["parts"]]  # type: ignore[attr-defined]
+        return Summed(*parts)  # type: ignore[arg-type]
     inputs, deltas, source = tensors["inputs"], tensors["deltas"], tensors.get("source")
     if meta["kind"] == "factored":
         return Factored(names, shapes, inputs, deltas, source)

@@ -192,6 +192,12 @@ class Patches(Outer):
         bias = Dense(self.names[1:], self.shapes[1:], self.deltas.sum(1))
         return [Patches(self.names[:1], self.shapes[:1], *parts), bias]
 
+    def padded(self, positions: int) -> Patches:
+        """The same sums with more positions, whose derivatives are zero (of a linear layer)."""
+        missing = (0, 0, 0, positions - self.positions)
+        inputs, deltas = functional.pad(self.inputs, missing), functional.pad(self.deltas, missing)
+        return Patches(self.names, self.shapes, inputs, deltas, self.source, None, self.groups)
+
     @staticmethod
     def added(uses: Sequence[Patches]) -> Patches:
         """The sum of several uses of one weight (without biases): all their positions."""

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from orthocl.tangents.blocks.dense import Block, Shape, accurate, slices
-from orthocl.tangents.blocks.patches import Patches
+from orthocl.tangents.blocks.factored import Outer
 
 
 class Rows(Block):
@@ -63,6 +63,8 @@ class Rows(Block):
 
     def gram(self, other: Block) -> Tensor:
         """Sums over the words that two tangents share."""
+        if isinstance(other, Outer):
+            return self._gram_of_outer(other)
         if not isinstance(other, Rows):
             return super().gram(other)
         result = self.values.new_zeros(self.rows, other.rows, dtype=torch.float64)
@@ -74,6 +76,39 @@ class Rows(Block):
                 index = (places[:, None].expand_as(products), others[None].expand_as(products))
                 result.index_put_(index, products, accumulate=True)
         return result
+
+    def _gram_of_outer(self, other: Outer) -> Tensor:
+        """For each word touched: the other's derivative there x (values . its input)."""
+        result = self.values.new_zeros(self.rows, other.rows, dtype=torch.float64)
+        positions = self.words.shape[1]
+        for theirs in slices(other.rows, sum(other.width) * other.positions * 16):
+            left, right = (part[:, 0] for part in other.sides(theirs, torch.float64))
+            count = len(left)
+            for mine in slices(self.rows, positions * count * other.positions):
+                words, values = self.words[mine], self.values[mine].double()
+                products = values.flatten(0, 1) @ left.flatten(0, 1).t()
+                products *= right.flatten(0, 1).t()[words.flatten()]
+                result[mine, theirs] = products.view(-1, positions, count, other.positions).sum((1, 3))
+        return result
+
+    def products(self, other: Outer) -> Tensor:
+        """The inner product of each tangent with one of another layer's use of the weight, in float64."""
+        found = [self.values.new_zeros(0, dtype=torch.float64)]
+        for rows in slices(self.rows, other.positions * (sum(other.width) + self.words.shape[1])):
+            left, right = (part[:, 0] for part in other.sides(rows, torch.float64))
+            words = self.words[rows][:, None].expand(-1, other.positions, -1)
+            pairs = left @ self.values[rows].double().mT
+            found.append((pairs * right.gather(2, words)).sum((1, 2)))
+        return torch.cat(found)
+
+    def squares(self) -> Tensor:
+        """Squared norms of the rows: pairs of positions that touch the same row."""
+        positions = self.words.shape[1]
+        found = [self.values.new_zeros(0, dtype=torch.float64)]
+        for rows in slices(self.rows, 2 * positions**2):
+            words, values = self.words[rows], self.values[rows].double()
+            found.append(((values @ values.mT) * (words[:, :, None] == words[:, None])).sum((1, 2)))
+        return torch.cat(found)
 
     def _by_word(self) -> dict[int, tuple[Tensor, Tensor]]:
         """For each word the tangents that touch it, and their values in float64."""
@@ -91,8 +126,3 @@ class Rows(Block):
     def to(self, dtype: torch.dtype) -> Rows:
         """Rounded values."""
         return Rows(self.names, self.shapes, self.words, self.values.to(dtype))
-
-    def as_patches(self) -> Patches:
-        """The same tangents as outer products of one-hot vectors and values: to be added to a layer's own."""
-        one_hot = torch.nn.functional.one_hot(self.words, self.shapes[0][0]).to(self.values.dtype)
-        return Patches(self.names, self.shapes, self.values, one_hot)

@@ -342,11 +342,13 @@ function points(svg, items, box) {
       }),
     );
     const wide = textWidth(item.text);
-    for (const [anchor, from] of [
-      ["start", item.x + 9],
-      ["end", item.x - 9],
+    for (const [anchor, from, down] of [
+      ["start", item.x + 9, 0],
+      ["end", item.x - 9, 0],
+      ["middle", item.x, -15],
+      ["middle", item.x, 15],
     ]) {
-      const area = {x1: anchor === "start" ? from : from - wide, y1: item.y - 7, y2: item.y + 7};
+      const area = {x1: from - {start: 0, middle: wide / 2, end: wide}[anchor], y1: item.y + down - 7, y2: item.y + down + 7};
       area.x2 = area.x1 + wide;
       const free =
         area.x1 > box.left &&
@@ -354,7 +356,7 @@ function points(svg, items, box) {
         taken.every(other => area.x2 < other.x1 || area.x1 > other.x2 || area.y2 < other.y1 || area.y1 > other.y2);
       if (item.text && free) {
         taken.push(area);
-        group.append(s("text", {class: "end", x: from, y: item.y + 4, "text-anchor": anchor}, item.text));
+        group.append(s("text", {class: "end", x: from, y: item.y + down + 4, "text-anchor": anchor}, item.text));
         break;
       }
     }

@@ -26,11 +26,11 @@ function spread(values) {
 
 /** Everything that is derived from the embedded data; called again when a live page gets new data. */
 function prepare() {
-  const methods = [...new Set(DATA.groups.map(group => group.method))];
+  const methods = [...new Set(DATA.groups.map(group => group.family))];
   DATA.methods = methods;
   DATA.groups.forEach((group, index) => {
     group.index = index;
-    group.m = methods.indexOf(group.method);
+    group.m = methods.indexOf(group.family);
     group.done = group.runs.filter(run => run.after !== "");
     group.cells = DATA.metrics.map((_, at) => {
       const values = group.done.map(run => run.values[at]).filter(value => value !== null);
@@ -187,14 +187,42 @@ const streamIndex = () =>
   );
 const hidden = () => new Set(state.hide.split("\n").filter(Boolean));
 
+/** What is shown of the chosen stream: without the many settings of a method beside it, until they are asked for. */
+const visible = () => (state.more || state.q ? matching() : collapsed(matching()));
+
+const MANY_SETTINGS = 4;
+
+/** Of a method that also stands there by its name alone, many settings become the best of them, which says so. */
+function collapsed(groups) {
+  const settings = new Map();
+  for (const group of groups)
+    if (!group.settled) settings.set(group.family, [...(settings.get(group.family) ?? []), group]);
+  const many = family =>
+    (settings.get(family)?.length ?? 0) >= MANY_SETTINGS && groups.some(one => one.settled && one.family === family);
+  return groups.flatMap(group => {
+    if (group.settled || !many(group.family)) return [group];
+    const all = settings.get(group.family);
+    return bestOf(all) === group
+      ? [Object.create(group, {label: {value: `${group.family}, best of ${all.length} settings`}, of: {value: all}})]
+      : [];
+  });
+}
+
+/** The highest average accuracy. */
+function bestOf(groups, at = DATA.metrics.findIndex(metric => metric.name === "aac")) {
+  const sign = DATA.metrics[at].better === "lower" ? -1 : 1,
+    key = group => (Number.isFinite(group.cells[at].mean) ? sign * group.cells[at].mean : -Infinity);
+  return groups.reduce((best, group) => (key(group) > key(best) ? group : best));
+}
+
 /** The groups of the chosen stream that neither a chip nor the search hides. */
-function visible() {
+function matching() {
   const off = hidden(),
     words = state.q.toLowerCase().split(/\s+/).filter(Boolean);
   return DATA.groups.filter(
     group =>
       group.stream === streamIndex() &&
-      !off.has(group.method) &&
+      !off.has(group.family) &&
       words.every(word => searchable(group).includes(word)),
   );
 }
@@ -294,14 +322,21 @@ const toMarkdown = (heads, rows) =>
   [heads, heads.map(() => "---"), ...rows]
     .map((row, at) => "| " + row.map(cell => (at === 1 ? cell : markdownCell(cell))).join(" | ") + " |")
     .join("\n") + "\n";
-const markdownCell = cell => (cell?.strong ? `**${markdownText(cell.strong)}**` : markdownText(cell));
-const latexCell = cell => (cell?.strong ? `\\textbf{${latexText(cell.strong)}}` : latexText(cell));
+const markdownCell = cell =>
+  cell?.strong ? `**${markdownText(cell.strong)}**` : cell?.tie ? `${markdownText(cell.tie)} †` : markdownText(cell);
+const latexCell = cell =>
+  cell?.strong
+    ? `\\textbf{${latexText(cell.strong)}}`
+    : cell?.tie
+      ? `${latexText(cell.tie)}$^\\dagger$`
+      : latexText(cell);
+const marked = (text, mark) => (mark === "b" ? {strong: text} : mark === "t" ? {tie: text} : text);
 
 function toLatex(heads, rows) {
   const line = cells => cells.map(latexCell).join(" & ") + " \\\\";
   return (
     [
-      `\\begin{tabular}{l${"r".repeat(heads.length - 1)}}`,
+      `\\begin{tabular}{l${"r".repeat(Math.max(0, heads.length - 1))}}`,
       "\\toprule",
       line(heads),
       "\\midrule",

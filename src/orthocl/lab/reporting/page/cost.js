@@ -1,12 +1,13 @@
 // Cost against accuracy, with the line of those that no other beats.
 
-/** Time is that of plain SGD on the same stream where it can be compared with it, else by the clock on the wall. */
+/** Whether runs of this stream measured the time of a step, so that there is a price in that of plain SGD. */
 const relative = () => DATA.groups.some(group => group.stream === streamIndex() && group.times !== undefined);
+const byTime = () => state.cost === "seconds" && relative();
 
 function costPoints() {
   const at = name => DATA.metrics.findIndex(metric => metric.name === name),
-    [aac, x] = [at("aac"), at(state.cost)],
-    times = state.cost === "seconds" && relative();
+    [aac, x] = [at("aac"), at("memory")],
+    times = byTime();
   const price = group => (times ? (group.times ?? NaN) : group.cells[x]?.mean);
   const groups = visible().filter(
     group => group.done.length && Number.isFinite(price(group)) && Number.isFinite(group.cells[aac].mean),
@@ -19,7 +20,7 @@ function costPoints() {
   }));
   for (const group of groups) {
     if (!group.dense) continue;
-    const dense = state.cost === "memory" ? group.dense.bytes : times ? group.dense.work : NaN;
+    const dense = times ? group.dense.work : group.dense.bytes;
     if (Number.isFinite(dense)) found.push({group, x: dense, y: 100 * group.cells[aac].mean, sd: NaN, ghost: true});
   }
   return found;
@@ -27,15 +28,14 @@ function costPoints() {
 
 /** What the prices are, and what one must know about some of them. */
 function priceText() {
-  if (state.cost === "memory") return "";
-  if (!relative())
-    return " Time by the clock on the wall: a busy machine moves a point to the right. With plain SGD on the same stream it would be relative to that.";
+  if (!byTime())
+    return relative() ? "" : " There is no price in time: the runs did not measure what their processors worked, or there is no plain SGD to compare with.";
   const told = new Map();
   for (const group of visible())
     if (group.priced) told.set(group.priced, [...(told.get(group.priced) ?? []), group.label]);
   const notes = [...told].map(([text, labels]) => `${labels.length > 6 ? `${labels.length} methods` : labels.join(", ")}: ${text}.`);
   return [
-    " Time of training against plain SGD's, each counted in the run's own evaluations, which are the same work for all: a busy machine does not matter (median over seeds).",
+    " Processor time of a training step, in that of plain SGD's (median over seeds).",
     ...notes.slice(0, 4),
   ].join(" ");
 }
@@ -50,14 +50,19 @@ function pareto(items) {
 
 function drawCost() {
   const items = costPoints(),
-    memory = state.cost === "memory",
-    format = value => (memory ? sizeText(value) : relative() ? `${short(value)}x` : timeText(value));
+    memory = !byTime(),
+    format = value => (memory ? sizeText(value) : `${short(value)}x`);
   if (!items.length) return [h("p", {class: "soft"}, "No finished run to show.")];
   const pick = (name, text) =>
     h(
       "label",
       {class: "pick"},
-      h("input", {type: "radio", name: "cost", checked: state.cost === name, onchange: () => change({cost: name})}),
+      h("input", {
+        type: "radio",
+        name: "cost",
+        checked: (name === "memory") === memory,
+        onchange: () => change({cost: name}),
+      }),
       text,
     );
   const ghost = items.some(item => item.ghost)
@@ -73,12 +78,12 @@ function drawCost() {
       controls: h(
         "div",
         {class: "controls", role: "group", "aria-label": "price"},
-        pick("seconds", relative() ? "training time" : "time of a run"),
-        pick("memory", "memory of the method"),
+        relative() ? pick("seconds", "processor time of a step") : null,
+        relative() ? pick("memory", "memory of the method") : null,
       ),
       draw: width => costChart(width, items, format),
       table: () => ({
-        heads: ["method", "accuracy, %", "spread", memory ? "bytes" : relative() ? "times SGD" : "seconds", "kind", "remark"],
+        heads: ["method", "accuracy, %", "spread", memory ? "bytes" : "times SGD", "kind", "remark"],
         rows: items.map(item => [
           item.group.label,
           item.y,
@@ -99,19 +104,22 @@ function costChart(width, items, format) {
     high = Math.max(...positive, 1e-300),
     least = positive.length ? low / (none ? 12 : 1.5) : 0.1,
     most = positive.length ? high * 1.6 : 1;
-  const ys = items.flatMap(item => [item.y, item.y - (item.sd || 0), item.y + (item.sd || 0)]);
+  const sound = items.filter(item => !item.group.warning), // who learnt nothing does not set the scale
+    seen = sound.length ? sound : items;
+  const ys = seen.flatMap(item => [item.y, item.y - (item.sd || 0), item.y + (item.sd || 0)]);
   const {svg, across, up, box} = frame({
     width,
     height: 360,
     x: [least, most, true],
     y: fitting(ys, 100 * DATA.range[0], 100 * DATA.range[1]),
-    xText: state.cost === "memory" ? "memory (log)" : relative() ? "training time, x SGD (log)" : "time of a run (log)",
+    xText: byTime() ? "processor time of a step, x SGD (log)" : "memory, caches included (log)",
     yText: "average accuracy, %",
-    label: `accuracy against ${state.cost} of ${items.length} methods`,
+    label: `accuracy against ${byTime() ? "processor time" : "memory"} of ${items.length} methods`,
     xFormat: format,
     yFormat: value => String(Number(value.toPrecision(4))),
   });
-  const place = item => [item.x > 0 ? across(item.x) : box.left + 8, up(item.y)];
+  const below = item => up(item.y) > box.bottom;
+  const place = item => [item.x > 0 ? across(item.x) : box.left + 8, below(item) ? box.bottom - 28 : up(item.y)];
   if (none) svg.append(s("text", {class: "limit-text", x: box.left + 4, y: box.bottom - 6}, "none"));
   const front = pareto(items);
   if (front.length > 1)
@@ -134,9 +142,11 @@ function costChart(width, items, format) {
       colour: item.group.colour,
       marker: item.group.marker,
       ghost: item.ghost,
-      text: item.ghost ? `${item.group.label}, dense as published` : item.group.label,
+      text: item.ghost
+        ? `${item.group.label}, dense as published`
+        : item.group.label + (below(item) ? ` ↓ ${item.y.toFixed(1)} %` : ""),
       title: `${item.group.label}${item.ghost ? ", dense as published" : ""}: ${item.y.toFixed(1)} %, ${format(item.x)}`,
-      bar: Number.isFinite(item.sd) ? [up(item.y - item.sd), up(item.y + item.sd)] : null,
+      bar: Number.isFinite(item.sd) && !below(item) ? [up(item.y - item.sd), up(item.y + item.sd)] : null,
     })),
     box,
   );

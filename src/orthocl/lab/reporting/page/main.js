@@ -60,11 +60,11 @@ function drawTop() {
 function drawChips() {
   const off = hidden(),
     methods = DATA.methods.filter(name =>
-      DATA.groups.some(group => group.method === name && group.stream === streamIndex()),
+      DATA.groups.some(group => group.family === name && group.stream === streamIndex()),
     );
   byId("chips").replaceChildren(
     ...methods.map(name => {
-      const group = DATA.groups.find(one => one.method === name);
+      const group = DATA.groups.find(one => one.family === name);
       const set = event => {
         const next = event.altKey ? new Set(methods.filter(one => one !== name)) : new Set(off);
         if (!event.altKey) off.has(name) ? next.delete(name) : next.add(name);

@@ -6,7 +6,7 @@ function metricColumns() {
   const chosen = state.columns ? state.columns.split(",") : null;
   return DATA.metrics
     .map((metric, at) => ({...metric, at}))
-    .filter(metric => !chosen || chosen.includes(metric.name));
+    .filter(metric => (chosen ? chosen.includes(metric.name) : metric.shown));
 }
 
 /** The visible groups in the chosen order: that of the page, or by a column. */
@@ -117,7 +117,7 @@ function resultRow(group, columns, names, ranges) {
   return h(
     "tr",
     {"data-m": group.m},
-    h("th", {scope: "row"}, swatch(group), group.label, about),
+    h("th", {scope: "row", title: group.of ? settingsOf(group) : null}, swatch(group), group.label, about),
     names.map(name => h("td", {class: "setting"}, settingText(group.settings[name]))),
     h("td", {class: "seeds"}, group.note ? "–" : String(group.done.length)),
     group.note
@@ -125,6 +125,9 @@ function resultRow(group, columns, names, ranges) {
       : columns.map(metric => resultCell(group, metric, ranges)),
   );
 }
+
+/** The settings of the best of many, from the label that it has by itself. */
+const settingsOf = group => Object.getPrototypeOf(group).label;
 
 function drawResults() {
   const groups = sorted(visible()),
@@ -165,7 +168,7 @@ function drawResults() {
   for (const step of innerWidth > 860 ? ["tight", "wrapped"] : ["tight"])
     if (!printing && byId("results-table").scrollWidth > byId("results-table").clientWidth) table.classList.add(step);
   byId("results-more").replaceChildren(
-    shown.length < groups.length ? button(`Show all ${groups.length} rows`, () => change({more: "1"})) : "",
+    shown.length < matching().length ? button(`Show all ${matching().length} rows`, () => change({more: "1"})) : "",
   );
   byId("results-none").hidden = groups.length > 0;
   byId("columns").replaceChildren(
@@ -200,11 +203,13 @@ function toggleColumn(name, on) {
   const chosen = new Set(metricColumns().map(metric => metric.name));
   if (on) chosen.add(name);
   else if (chosen.size > 1) chosen.delete(name);
-  const all = DATA.metrics.map(metric => metric.name);
-  change({columns: chosen.size === all.length ? "" : all.filter(one => chosen.has(one)).join(",")});
+  const all = DATA.metrics.map(metric => metric.name),
+    usual = DATA.metrics.filter(metric => metric.shown).map(metric => metric.name).join(","),
+    now = all.filter(one => chosen.has(one)).join(",");
+  change({columns: now === usual ? "" : now});
 }
 
-/** What the table shows, as heads and rows; the best and its ties are bold. */
+/** What the table shows, as heads and rows; the best is bold, its ties have a dagger. */
 function shownTable() {
   const columns = metricColumns();
   return {
@@ -212,10 +217,7 @@ function shownTable() {
     rows: sorted(visible()).map(group => [
       group.label,
       String(group.done.length),
-      ...columns.map(metric => {
-        const text = cellText(group.cells[metric.at], metric, 2);
-        return group.marks[metric.at] ? {strong: text} : text;
-      }),
+      ...columns.map(metric => marked(cellText(group.cells[metric.at], metric, 2), group.marks[metric.at])),
     ]),
   };
 }
@@ -235,6 +237,36 @@ function exactTable() {
   };
 }
 
+/** A row for each method, and one for the best of its settings where it has both; a cell for each stream. */
+function paperRows(at) {
+  const off = hidden(),
+    families = [...new Set(DATA.groups.map(group => group.family))].filter(one => !off.has(one));
+  const cell = (groups, several) => {
+    if (!groups.length) return undefined;
+    const group = groups.length > 1 ? bestOf(groups, at) : groups[0];
+    return {group, of: several ? groups.length : 0, mark: several ? "" : group.marks[at]};
+  };
+  return families
+    .flatMap(name => {
+      const on = DATA.streams.map((_, stream) => DATA.groups.filter(one => one.family === name && one.stream === stream));
+      const own = on.map(groups => groups.filter(one => one.settled)),
+        rest = on.map(groups => groups.filter(one => !one.settled));
+      const first = own.map((groups, stream) =>
+        groups.length ? cell(groups, false) : cell(rest[stream], rest[stream].length > 1),
+      );
+      const second = rest.map((groups, stream) => (own[stream].length ? cell(groups, true) : undefined));
+      return [
+        [name, ...first],
+        [`${name}, other settings`, ...second],
+      ];
+    })
+    .filter(([, ...row]) => row.some(Boolean))
+    .slice(0, 80);
+}
+
+const paperText = (one, at, metric, digits = 1) =>
+  cellText(one.group.cells[at], metric, digits) + (one.of > 1 ? ` (best of ${one.of})` : "");
+
 /** Methods against streams, as papers print it, for the metric by which the results are sorted. */
 function drawPaperTable() {
   const place = byId("paper-table");
@@ -248,10 +280,7 @@ function drawPaperTable() {
       DATA.metrics.findIndex(metric => metric.name === name),
     ),
     metric = DATA.metrics[at];
-  const off = hidden(),
-    labels = [...new Set(DATA.groups.filter(group => !off.has(group.method)).map(group => group.label))].slice(0, 80);
-  const find = (label, stream) => DATA.groups.find(group => group.label === label && group.stream === stream);
-  const cells = labels.map(label => [label, ...DATA.streams.map((_, stream) => find(label, stream))]);
+  const cells = paperRows(at);
   byId("paper-title").textContent = `${metric.title}: methods × streams`;
   place.replaceChildren(
     h(
@@ -274,13 +303,13 @@ function drawPaperTable() {
         cells.map(([label, ...row]) =>
           h(
             "tr",
-            {"data-m": row.find(Boolean).m},
-            h("th", {scope: "row"}, swatch(row.find(Boolean)), label),
-            row.map(group =>
+            {"data-m": row.find(Boolean).group.m},
+            h("th", {scope: "row"}, swatch(row.find(Boolean).group), label),
+            row.map(one =>
               h(
                 "td",
-                {class: group?.marks[at] ? (group.marks[at] === "b" ? "best" : "tie") : ""},
-                group ? cellText(group.cells[at], metric) : "–",
+                {class: one?.mark ? (one.mark === "b" ? "best" : "tie") : "", title: one?.group.label},
+                one ? paperText(one, at, metric) : "–",
               ),
             ),
           ),
@@ -291,10 +320,7 @@ function drawPaperTable() {
   PAPER_TABLE.heads = ["method", ...DATA.streams.map(stream => stream.name)];
   PAPER_TABLE.rows = cells.map(([label, ...row]) => [
     label,
-    ...row.map(group => {
-      const text = group ? cellText(group.cells[at], metric, 2) : "–";
-      return group?.marks[at] ? {strong: text} : text;
-    }),
+    ...row.map(one => (one ? marked(paperText(one, at, metric, 2), one.mark) : "–")),
   ]);
 }
 
@@ -321,7 +347,7 @@ function copyButtons(place, table, exact) {
         copy(
           toCsv(
             heads,
-            rows.map(row => row.map(cell => cell?.strong ?? cell)),
+            rows.map(row => row.map(cell => cell?.strong ?? cell?.tie ?? cell)),
           ),
           event.target,
         );
