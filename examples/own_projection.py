@@ -4,8 +4,8 @@ orthocl check examples/own_projection.py
 
 Saha, Garg, Roy. Gradient Projection Memory for Continual Learning. ICLR 2021. A layer's gradient is a sum of outer
 products with the layer's inputs, so steps that are orthogonal to remembered inputs leave the layer's outputs on them
-unchanged. The learner takes care of every optimizer, of heads and checkpoints: declare `projects`, and write the part of
-a displacement that must not be there.
+unchanged. The learner takes care of every optimizer, of heads and checkpoints: declare `projects`, and write the part
+of a displacement that must not be there.
 """
 
 from __future__ import annotations
