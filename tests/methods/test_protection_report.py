@@ -117,10 +117,10 @@ def test_all_tasks_are_compared_in_one_solve(data, learn, monkeypatch):
     monkeypatch.setattr(
         Subspace, "inside", lambda self, tangents: seen.append(tangents.rows) or own(self, tangents)
     )
-    together = method.watcher._drifts(learner, method.subspace, method.remembering(learner))
+    together = method.watcher.drifts(learner, method.subspace, method.remembering(learner))
     assert seen == [4 * 6]
     monkeypatch.setattr(sys.modules["orthocl.methods.protection_report"], "TOGETHER", 0)
-    one_by_one = method.watcher._drifts(learner, method.subspace, method.remembering(learner))
+    one_by_one = method.watcher.drifts(learner, method.subspace, method.remembering(learner))
     for one, two in zip(one_by_one, together, strict=True):
         assert (one.cosine, one.relative_norm) == (two.cosine, two.relative_norm)
         assert one.outside == pytest.approx(two.outside, abs=1e-6)

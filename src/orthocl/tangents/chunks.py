@@ -23,12 +23,10 @@ def weighing(model: nn.Module) -> Iterator[dict[int, int]]:
     def note(tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()
         address = storage.data_ptr()
-        if (
-            address not in own
-        ):  # a batch may be a few rows of a large tensor, a large tensor one number repeated
+        if address not in own:  # a batch may be a few rows of a large tensor, a large tensor one number repeated
             size = min(storage.nbytes(), tensor.numel() * tensor.element_size())
             found[address] = max(size, found.get(address, 0))
-        return tensor
+        return tensor.detach()  # an output that its own graph keeps would never be released
 
     with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
         yield found
