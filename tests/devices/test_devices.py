@@ -276,7 +276,7 @@ def test_certificates_are_those_of_the_cpu(elsewhere, network, name):
     for mine, theirs in zip(*(certificate.probes for certificate in found), strict=True):
         assert mine.name == theirs.name
         assert mine.change.measured == pytest.approx(theirs.change.measured, rel=1e-3, abs=1e-6)
-        assert mine.change.bound == pytest.approx(theirs.change.bound, rel=1e-3, abs=1e-6)
+        assert mine.change.total == pytest.approx(theirs.change.total, rel=1e-3, abs=1e-6)
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -67,7 +67,7 @@ def check_protected():
         assert found.leak < LEAK
         (remembered,) = found.probes
         assert remembered.protected.first_order < 1e-4
-        assert 0 < remembered.protected.measured <= remembered.protected.bound * (1 + 1e-3)
+        assert 0 < remembered.protected.measured <= remembered.protected.total * (1 + 1e-3)
 
     return check
 
