@@ -113,9 +113,9 @@ def test_all_tasks_are_compared_in_one_solve(data, learn, monkeypatch):
     for split in (*data[:2], *data[:2]):
         learn(learner, split)
     method, seen = learner.method, []
-    own = Subspace.inside
+    own = Subspace.squares_inside
     monkeypatch.setattr(
-        Subspace, "inside", lambda self, tangents: seen.append(tangents.rows) or own(self, tangents)
+        Subspace, "squares_inside", lambda self, tangents: seen.append(tangents.rows) or own(self, tangents)
     )
     together = method.watcher.drifts(learner, method.subspace, method.remembering(learner))
     assert seen == [4 * 6]
