@@ -42,6 +42,7 @@ class TrainSettings:
         weight_decay: of the optimizer.
         evaluate_every: evaluate all tasks every this many steps, for curves; None for never.
         batch_norm: "keep" batch statistics moving (the paper's protocol) or "freeze" them after the first task.
+        restore_every: steps after which a projecting method restores its constraint, see `attach(..., every=)`.
         loss: "auto" (cross-entropy for classes, squared error for numbers), another of `LOSSES`, or "file.py:function".
         loss_source: hash of the source of a loss that is not built in; filled in by the laboratory.
     """
@@ -55,6 +56,7 @@ class TrainSettings:
     weight_decay: float = 0.0
     evaluate_every: int | None = None
     batch_norm: Literal["freeze", "keep"] = "keep"
+    restore_every: int = later(1)
     loss: str = later("auto")
     loss_source: str = later("")
 
@@ -72,7 +74,7 @@ class TrainSettings:
             raise SettingsError(f"momentum must be at most 1, or steps grow without end, got {self.momentum}")
         if self.batch_size > MOST_SAMPLES:
             raise SettingsError(f"batch_size must be at most {MOST_SAMPLES:,}, got {self.batch_size}")
-        for name in ("epochs", "batch_size"):
+        for name in ("epochs", "batch_size", "restore_every"):
             if getattr(self, name) < 1:
                 raise SettingsError(f"{name} must be at least 1, got {getattr(self, name)}")
         if not 0 < self.learning_rate < 1e38:  # beyond that it is infinite in single precision

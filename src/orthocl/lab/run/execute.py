@@ -272,6 +272,7 @@ def build_learner(settings: RunSettings, stream: Stream) -> Learner:
         loss=LOSSES[settings.train.loss],
         seed=settings.seed,
         batch_norm=settings.train.batch_norm,
+        every=settings.train.restore_every,
     )
 
 
