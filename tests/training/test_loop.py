@@ -346,3 +346,11 @@ def test_an_observer_reads_whole_weights_and_leaves_no_trace():
     assert len(reader.gaps) == 10
     assert max(reader.gaps) == 0
     assert max(reader.leaks) < 1e-5
+
+
+def test_several_optimizers_are_for_loops_of_ones_own():
+    model = MLP((4,), (6,), 3)
+    layers = [module for module in model.modules() if isinstance(module, nn.Linear)]
+    two = [torch.optim.SGD(layer.parameters(), lr=0.1) for layer in layers]
+    with pytest.raises(SettingsError, match="`train` steps one optimizer, this learner was attached to 2"):
+        train(attach(OGD(), model, two), stream(), TrainSettings())

@@ -177,6 +177,11 @@ class Training:
 
     def start(self, seed: int | None) -> None:
         """Evaluate the untrained network, unless a run resumes, and tell the observers."""
+        if len(self.learner.optimizers) > 1:
+            raise SettingsError(
+                f"`train` steps one optimizer, this learner was attached to {len(self.learner.optimizers)}: use one "
+                "with a parameter group for each part, or write the loop yourself"
+            )
         if seed is None:
             seed = draw_seed() if self.progress.order_seed is None else self.progress.order_seed
         self.progress.order_seed = seed
