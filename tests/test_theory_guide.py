@@ -8,7 +8,7 @@ TEXT = (Path(__file__).parents[1] / "docs" / "theory.md").read_text()
 
 def test_python_blocks_run_in_order(capsys):
     blocks = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
-    assert len(blocks) == 5
+    assert len(blocks) == 6
     names: dict[str, object] = {}
     for block in blocks:
         exec(block, names)

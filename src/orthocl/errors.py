@@ -56,12 +56,13 @@ def _passed_through(module: str) -> bool:
 
 
 def shortened(text: str, most: int = 80) -> str:
-    """A text of somebody else, such as a mistyped name, cut to a length that a message can hold.
+    """A text of somebody else, such as a mistyped name or a long path, without its middle if a message cannot hold it.
 
-    >>> shortened("a" * 100, 5)
-    'aaaaa...'
+    >>> shortened("a" * 100 + "/b.py", 10)
+    'aaaaa.../b.py'
     """
-    return text if len(text) <= most else f"{text[:most]}..."
+    half = most // 2
+    return text if len(text) <= most else f"{text[:half]}...{text[-half:]}"
 
 
 def unknown_name(kind: str, name: object, choices: Iterable[str], also: str = "") -> SettingsError:

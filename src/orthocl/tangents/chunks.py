@@ -41,6 +41,6 @@ def chunk_size(kept: int, derivatives: int, outputs: int) -> int:
         outputs: remembered outputs of a sample.
 
     >>> chunk_size(1000, 1000, 1), chunk_size(1000, 1000, 10), chunk_size(2**25, 2**25, 1)
-    (256, 25, 2)
+    (256, 25, 4)
     """
     return max(1, min(MOST // outputs, BYTES // max(1, kept + outputs * derivatives)))

@@ -177,8 +177,7 @@ class RunSettings:
         """
         method, net = METHODS.find(self.method.name), NETS.find(self.net.name)
         loss = LOSSES.find(self.train.loss)
-        net_settings = whole_numbers(self.net.settings)  # a file may say 16.0 for 16
-        check_net_settings(self.net.name, net_settings)
+        check_net_settings(self.net.name, whole_numbers(self.net.settings))  # a file may say 16.0 for 16
         return replace(
             self,
             stream=self.stream.resolved() if given is None else StreamSettings.of(given),
@@ -189,7 +188,7 @@ class RunSettings:
             ),
             net=NetSettings(
                 net.spec or self.net.name,
-                {**net_defaults(self.net.name), **net_settings},
+                {**net_defaults(self.net.name), **self.net.settings},
                 _unchanged(net, self.net.source),
             ),
             train=replace(
