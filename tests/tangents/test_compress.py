@@ -60,14 +60,15 @@ def test_zero_tangents_do_not_make_room_for_the_errors_of_others():
     assert float(errors[alive[:, 0, 0] == 0].abs().max()) == 0
 
 
+@pytest.mark.parametrize("coarse", [True, False])
 @pytest.mark.parametrize("bias", [True, False])
-def test_directions_are_those_of_the_tangents_and_their_transposes(bias):
+def test_directions_are_those_of_the_tangents_and_their_transposes(bias, coarse):
     """Gram matrices of the stacked rows, each divided by its norm; the bias counts among the inputs of one side."""
     block = sums(5, bias=bias)
     dense = block.dense()
     scale = dense.square().sum(1).reciprocal()
     empty = tuple(torch.zeros(1, width, 0, dtype=torch.float64) for width in (8, 6))
-    pieces = list(_rows(block, scale, empty))
+    pieces = list(_rows(block, scale, empty, coarse=coarse))
     inputs, outputs = (torch.cat([piece[side] for piece in pieces], 1)[0] for side in (0, 1))
     whole = dense * scale.sqrt()[:, None]
     weight = whole[:, :48].view(5, 6, 8)

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.nn import functional
 
 IN_PROJECTION = ("in_proj_weight", "in_proj_bias")
@@ -25,11 +26,12 @@ class Use:
 
     Args:
         x: inputs.
-        z: outputs, part of the graph.
+        z: outputs, part of the graph, or their shape and type alone.
         start: the weight's first row that was used.
         rows: all rows of the weight, or None if all were used.
         returned: what the layer returned to its caller.
         parts: names of the weight and bias that were used, of a module that uses several.
+        edge: where the outputs are in the graph, if `z` is not.
     """
 
     x: Tensor
@@ -38,6 +40,12 @@ class Use:
     rows: int | None = None
     returned: Tensor | None = None
     parts: tuple[str, ...] = ()
+    edge: GradientEdge | None = None
+
+    @property
+    def place(self) -> GradientEdge:
+        """Where the outputs are in the graph."""
+        return get_gradient_edge(self.z) if self.edge is None else self.edge
 
     def padded(self, d: Tensor) -> Tensor:
         """Derivatives with respect to all of the weight's outputs: zero for those that were not used."""

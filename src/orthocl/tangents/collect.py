@@ -26,7 +26,7 @@ from orthocl.nets.outputs import Outputs
 from orthocl.tangents import layers
 from orthocl.tangents.attention import same
 from orthocl.tangents.blocks import Block, Patches, added
-from orthocl.tangents.chunks import chunk_size, weighing
+from orthocl.tangents.chunks import chunk_size, evenly, weighing
 from orthocl.tangents.common import common_parameters
 from orthocl.tangents.compress import Compression, compress
 from orthocl.tangents.dense_rows import per_sample_gradients, warn_of_price
@@ -236,7 +236,7 @@ class Collector:
 
     def _read_off(self, recorded: Sequence[Recorded], remembered: Tensor, last: bool) -> list[Block]:
         uses = [(layer, use) for layer in recorded for use in layer.uses]
-        outputs = [use.z for _, use in uses]
+        outputs = [use.place for _, use in uses]
         gradients: list[list[Derivative]] = [[] for _ in uses]
         columns = remembered.unbind(1) if outputs else ()
         for number, column in enumerate(columns, 1):
@@ -360,6 +360,8 @@ def collect(
     known = [] if earlier is None else [earlier]
     with differentiable(model, parameters):
         size = chunk or (samples if samples <= WEIGHED else collector.samples_at_once(inputs, targets))
+        if not collector.rules.exact:  # the first batch, whose bases the others extend, is as large as any
+            size = evenly(samples, size)
         for start in range(0, samples, size):
             if not collector.rules.exact and known:
                 collector.known = {block.names: block for block in known[-1].blocks}

@@ -31,6 +31,8 @@ LOOSEST = 4.0
 TRIES = 8
 # Beyond this many rows and columns the leading directions are found by random projection.
 EXACT = 256
+# Where at least this share may be left out, rounding of squared numbers does not matter.
+COARSE = 1e-3
 
 
 @dataclass(frozen=True)
@@ -149,12 +151,14 @@ def _prepare(layers: Sequence[_Layer], scale: Tensor, left_out: float) -> None:
     """Leading directions of both sides of every layer, beyond the known bases; half of the bound may stay out."""
     budget = left_out * max(1, int((scale > 0).sum())) / (2 * 2 * max(1, len(layers)))
     for layer in layers:
-        pieces = list(_rows(layer.found, scale, layer.old()))
+        pieces = list(_rows(layer.found, scale, layer.old(), coarse=left_out >= COARSE))
         inputs, outputs = (torch.cat([piece[side] for piece in pieces], 1) for side in (0, 1))
         layer.spectra = (spectrum(inputs, budget, EXACT), spectrum(outputs, budget, EXACT))
 
 
-def _rows(found: Patches, scale: Tensor, bases: tuple[Tensor, Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
+def _rows(
+    found: Patches, scale: Tensor, bases: tuple[Tensor, Tensor], *, coarse: bool
+) -> Iterator[tuple[Tensor, Tensor]]:
     """Rows (groups, n, width) with the Gram matrices of s_n G_n and of s_n G_n^T, outside the bases so far.
 
     The bias counts as an input of 1 in the latter; in the former it is left out, because it is always kept.
@@ -170,10 +174,24 @@ def _rows(found: Patches, scale: Tensor, bases: tuple[Tensor, Tensor]) -> Iterat
         for (this, that), basis in zip(pairs, known, strict=True):
             # Where positions are few, G = Q (R this) with the QR decomposition of that^T.
             few = found.positions <= that.shape[3]
-            stacked = (torch.linalg.qr(that.mT, mode="r")[1] if few else that.mT) @ this
+            stacked = (_triangle(that, coarse=coarse) if few else that.mT) @ this
             flat = (stacked * weights).transpose(0, 1).flatten(1, 2)
             both.append(flat - (flat @ basis) @ basis.mT if basis.shape[2] else flat)
         yield both[0], both[1]
+
+
+def _triangle(that: Tensor, *, coarse: bool) -> Tensor:
+    """R of the QR decomposition of that^T: from its Gram matrix where directions of little energy do not count."""
+    if coarse and that.shape[2] > 1:
+        products = that @ that.mT
+        diagonal = products.diagonal(dim1=2, dim2=3)
+        diagonal += 10 * torch.finfo(that.dtype).eps * diagonal.sum(2, keepdim=True)
+        lower: Tensor
+        lower, failed = torch.linalg.cholesky_ex(products)
+        if not bool(failed.any()):
+            return lower.mT
+    triangle: Tensor = torch.linalg.qr(that.mT, mode="r")[1]
+    return triangle
 
 
 def _worth_it(

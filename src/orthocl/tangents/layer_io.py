@@ -81,7 +81,7 @@ def layer_io(
             read if isinstance(read, Tensor) else torch.cat([part.flatten(1) for part in read.values()], 1)
         )
         values = whole.flatten(1).sum(1) if quantity is None else quantity(whole)
-        results = [_use(layer).z for layer in called]
+        results = [_use(layer).place for layer in called]
         found = torch.autograd.grad(values.sum(), results, allow_unused=True)
     return {
         layer.names["weight"]: _layer_io(layer, torch.zeros_like(_use(layer).z) if d is None else d)

@@ -46,13 +46,12 @@ def spectrum(rows: Tensor, unresolved: float, exact: int = EXACT) -> Spectrum:
     ([9.0, 2.0], [1.0, 0.0])
     """
     _, count, width = rows.shape
-    guess = FIRST_GUESS
-    while min(count, width) > exact and 2 * guess < min(count, width):
-        found = _projected(rows, guess)
-        if found.unresolved <= unresolved:
+    energy, fewer = _energy(rows), min(count, width)
+    if fewer > max(exact, 2 * FIRST_GUESS):
+        found = _projected(rows, energy, unresolved, fewer // 2)
+        if found is not None:
             return found
-        guess *= 2
-    return _exact(rows, coarse=unresolved >= COARSE * _energy(rows))
+    return _exact(rows, coarse=unresolved >= COARSE * energy)
 
 
 def _exact(rows: Tensor, coarse: bool) -> Spectrum:
@@ -70,13 +69,24 @@ def _exact(rows: Tensor, coarse: bool) -> Spectrum:
     return _sorted(torch.where(alive, values, 0.0), vectors.to(rows.dtype))
 
 
-def _projected(rows: Tensor, guess: int) -> Spectrum:
+def _projected(rows: Tensor, energy: float, unresolved: float, most: int) -> Spectrum | None:
+    """From random combinations of the rows, more and more of them; None where fewer than `most` are not enough."""
     generator = torch.Generator(device=rows.device).manual_seed(0)
-    mixing = torch.randn(guess, rows.shape[1], generator=generator, dtype=rows.dtype, device=rows.device)
-    basis = torch.linalg.qr((mixing @ rows).mT)[0]
-    seen = rows @ basis
+    basis, seen = rows[:, :0].mT, rows[:, :, :0]
+    left, guess = energy, FIRST_GUESS
+    while left > unresolved:
+        if guess >= most:
+            return None
+        more = guess - basis.shape[2]
+        mixing = torch.randn(more, rows.shape[1], generator=generator, dtype=rows.dtype, device=rows.device)
+        new = mixing @ rows - (mixing @ seen) @ basis.mT
+        new = torch.linalg.qr(new.mT - basis @ (basis.mT @ new.mT))[
+            0
+        ]  # what rounding left inside, removed too
+        basis, seen = torch.cat([basis, new], 2), torch.cat([seen, rows @ new], 2)
+        left, guess = max(0.0, energy - _energy(seen)), 2 * guess
     values, inner = torch.linalg.eigh((seen.mT @ seen).double())
-    return _sorted(values, basis @ inner.to(rows.dtype), max(0.0, _energy(rows) - _energy(seen)))
+    return _sorted(values, basis @ inner.to(rows.dtype), left)
 
 
 def _energy(rows: Tensor) -> float:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import get_gradient_edge
 
 from orthocl.tangents import layers
 from orthocl.tangents.attention import Use, readable_attention, watch_projections
@@ -48,7 +49,12 @@ class RecordedLayer:
             assert self.samples is not None
             inputs = (x.expand(self.samples, *x.shape[1:]),)
             output = output.expand(self.samples, *output.shape[1:])
-        returned = output.clone()  # a following in-place activation must not overwrite z
+        if inputs and output.requires_grad and not self.expanded:
+            # Not z itself, which a following in-place activation may overwrite, and which takes memory.
+            shape = output.detach().new_empty(()).expand(output.shape)
+            self.uses.append(Use(inputs[0], shape, returned=output, edge=get_gradient_edge(output)))
+            return output
+        returned = output.clone()
         if inputs:
             self.uses.append(Use(inputs[0], output, returned=returned))
         return returned
