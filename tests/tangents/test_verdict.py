@@ -108,7 +108,7 @@ def test_the_cheap_part_begins_with_the_most_weights_for_the_price():
     """Prices of 2.8, 2.5 and 2.6 a weight, the dearer of both ways; there is room for the first or the two others."""
     layers = tuple(
         LayerPlan(name, 100, "factored", True, 8.0, projection, step)
-        for name, projection, step in (("a", 50, 280), ("b", 100, 250), ("c", 130, 10))
+        for name, projection, step in (("a", 100, 280), ("b", 200, 250), ("c", 260, 10))
     )
     costs = {"dense": Cost(1, 1), "project": Cost(1, 10**6), "adapter": Cost(1, 10)}
     found = Plan(1, 1, 1, 1, 1, layers, costs)

@@ -37,8 +37,8 @@ CARD = 24 * 10**9
 TANGENTS = 1000
 WHAT = {
     "dense": "as published: explicit gradients",
-    "project": "factors, weights projected (any optimizer)",
-    "adapter": "factors and tangent adapter (SGD, momentum)",
+    "project": "factors, weights projected: any loop, any optimizer",
+    "adapter": "factors and tangent adapter: SGD in the laboratory, elsewhere by engine='adapter'",
 }
 
 
@@ -240,4 +240,5 @@ def print_plan(found: Plan, plain: PlainStep) -> None:
         console.print(f"\n{line}", highlight=False)
     for number, line in enumerate(found.advice()):
         console.print(f"[red]Nothing fits: {line}[/]" if number == 0 else f"  - {line}", highlight=False)
-    suggest("orthocl.attach(orthocl.OGDPlus(memory_per_task=...), model, optimizer) in your loop")
+    engine = ', engine="adapter"' if found.choice == "adapter" else ""
+    suggest(f"orthocl.attach(orthocl.OGDPlus(memory_per_task=...{engine}), model, optimizer) in your loop")

@@ -167,7 +167,7 @@ def _costs(layers: Sequence[LayerPlan], rows: int, item: int, probes: int) -> di
     copied = sum(layer.copied for layer in layers) * rows
     return {
         "dense": Cost(rows * weights * item, 2 * rows * weights),
-        "project": Cost(factors + cholesky, 2 * projection + 2 * rows**2),
+        "project": Cost(factors + cholesky, projection + 2 * rows**2),
         # Besides those: one triangle of the inverse, the starting weights, and factors in another order.
         "adapter": Cost(
             factors + cholesky + (rows * (rows + 1) // 2 + weights + copied) * item,

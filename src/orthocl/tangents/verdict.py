@@ -82,9 +82,9 @@ def times_plain(found: Plan, plain: PlainStep, layers: Sequence[LayerPlan] | Non
     if layers is None:
         return 1 + found.costs[path].madds / max(plain.madds, 1)
     rows = found.rows
-    each = sum(layer.step if path == "adapter" else 2 * layer.projection for layer in layers)
-    fixed = sum(layer.fixed_madds for layer in layers) + rows**2
-    extra = each * rows + (fixed if path == "adapter" else 2 * fixed)
+    each = sum(layer.step if path == "adapter" else layer.projection for layer in layers)
+    solve = rows**2 if path == "adapter" else 2 * rows**2
+    extra = each * rows + sum(layer.fixed_madds for layer in layers) + solve
     return 1 + extra / max(plain.madds, 1)
 
 
@@ -92,7 +92,7 @@ def cheap_part(found: Plan, plain: PlainStep, most: float = AFFORDABLE) -> tuple
     """The layers that can be protected for at most this many plain steps: the most weights for their price first."""
 
     def price(layer: LayerPlan) -> float:
-        return max(layer.step, 2 * layer.projection) / max(layer.parameters, 1)
+        return max(layer.step, layer.projection) / max(layer.parameters, 1)
 
     chosen: list[LayerPlan] = []
     for layer in sorted(found.layers, key=price):
