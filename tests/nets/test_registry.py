@@ -3,6 +3,7 @@ import torch
 
 from orthocl.errors import SettingsError
 from orthocl.nets import MLP, LeNet, MultiHead, make_net
+from orthocl.nets.registry import build_net
 
 
 def test_sizes_of_the_protocol():
@@ -48,3 +49,13 @@ def test_alexnet_32_normalises_tests_by_what_it_has_seen_or_by_the_batch(togethe
     alone, among_others = net(x[:3]), net(x)[:3]
     assert torch.allclose(alone, among_others, atol=1e-5) != together
     assert any("running_mean" in name for name, _ in net.named_buffers()) != together
+
+
+def test_a_builder_that_needs_arguments_is_named_with_the_first_of_them(tmp_path):
+    (tmp_path / "own.py").write_text(
+        "import torch\n\ndef build(input_shape):\n    return torch.nn.Linear(input_shape[0], 2)\n"
+    )
+    with pytest.raises(
+        SettingsError, match=r"own\.py:build needs a value for 'input_shape': name a function"
+    ):
+        build_net(f"{tmp_path / 'own.py'}:build")

@@ -9,6 +9,7 @@ from PIL import Image
 
 from orthocl.errors import DataError, SettingsError
 from orthocl.streams import from_image_folder
+from orthocl.streams.registry import data_of_path
 
 
 def paint(folder, count, shade, size=(10, 8), suffix=".png"):
@@ -89,3 +90,10 @@ def test_wrong_folders(tmp_path, animals):
             paint(tmp_path / "parts" / part / name, 1, 0)
     with pytest.raises(DataError, match="same classes: b, c"):
         from_image_folder(tmp_path / "parts")
+
+
+@pytest.mark.parametrize("spec", ["photo/", "./photo", "some/where/photo"])
+def test_a_missing_folder_is_said_to_be_missing(spec, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SettingsError, match="no such folder"):
+        data_of_path(spec)

@@ -61,3 +61,10 @@ def test_accuracy_by_hand():
     assert accuracy(torch.tensor([1.0, -1.0, 2.0]), torch.tensor([1.0, 1.0, 1.0])) == pytest.approx(2 / 3)
     assert accuracy(torch.tensor([0.0]), torch.tensor([1.0])) == 0.5
     assert accuracy(torch.tensor([[1.0, 2.0], [3.0, 0.0]]), torch.eye(2)) == 0.0
+
+
+@pytest.mark.parametrize("target", ["²", "٣", "1" * 30, "", "-1"])
+def test_a_target_that_only_looks_like_a_number_is_refused(target):
+    x, y = torch.zeros(4, 2), torch.tensor([0, 1, 2, 1])
+    with pytest.raises(SettingsError, match="unknown target .* a class number"):
+        regression_tasks(from_arrays([(x, y, x, y)]), target=target)
