@@ -66,5 +66,5 @@ def test_accuracy_by_hand():
 @pytest.mark.parametrize("target", ["²", "٣", "1" * 30, "", "-1"])
 def test_a_target_that_only_looks_like_a_number_is_refused(target):
     x, y = torch.zeros(4, 2), torch.tensor([0, 1, 2, 1])
-    with pytest.raises(SettingsError, match="unknown target .* a class number"):
+    with pytest.raises(SettingsError, match=r"unknown target .* a class number"):
         regression_tasks(from_arrays([(x, y, x, y)]), target=target)
