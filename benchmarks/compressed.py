@@ -6,7 +6,7 @@ tangents are taken, because those of an untrained network have flat spectra that
 minilm-lora are a pretrained network on real texts (docs/fine-tuning.md says where they come from).
 
     python benchmarks/compressed.py                     all lines (about 40 minutes, 16 GB)
-    python benchmarks/compressed.py --network vit       one of them: resnet18, vit, bert, lora, minilm, minilm-lora
+    python benchmarks/compressed.py --network vit       one: resnet18, vit, bert, lstm, lora, minilm, minilm-lora
     python benchmarks/compressed.py --quick             small versions, a minute
 """
 
@@ -104,6 +104,18 @@ class Encoder(nn.Module):
         return self.head(self.blocks(self.words(x) + self.positions)[:, 0])
 
 
+class Reader(nn.Module):
+    """Words, an LSTM and a linear head."""
+
+    def __init__(self, width: int, words: int = 3000):
+        super().__init__()
+        self.words, self.layer = nn.Embedding(words, width), nn.LSTM(width, 2 * width, batch_first=True)
+        self.head = nn.Linear(2 * width, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.layer(self.words(x))[0][:, -1])
+
+
 class LowRank(nn.Module):
     """A frozen linear layer with a trained path of rank 8."""
 
@@ -181,6 +193,7 @@ def cases(quick: bool) -> dict[str, Case]:
         "resnet18": Case(lambda: resnet18(width), images, plain, tasks, memory),
         "vit": Case(lambda: ViT(*((48, 2) if quick else (192, 6))), images, plain, tasks, memory),
         "bert": Case(lambda: Encoder(*bert), texts, adamw, 2, 10 if quick else 100),
+        "lstm": Case(lambda: Reader(32 if quick else 128), texts, adamw, 2, 10 if quick else 100),
         "lora": Case(lambda: lora(Encoder(*bert)), texts, adamw, 2, 20 if quick else 500),
         "minilm": Case(lambda: minilm(0), real_texts, adamw, 2, 5 if quick else 100),
         "minilm-lora": Case(lambda: minilm(8), real_texts, adamw_of_adapters, 2, 20 if quick else 500),
@@ -253,7 +266,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--network", action="append", help="resnet18, vit, bert or lora; by default all")
+    parser.add_argument(
+        "--network", action="append", help="resnet18, vit, bert, lstm or lora; by default all"
+    )
     parser.add_argument("--energy", action="append", type=float, help="share kept; by default 0.99 and 0.999")
     parser.add_argument("--storage", help="type of the cores: bfloat16 takes half of the bytes")
     parser.add_argument("--repeats", type=int, default=7)

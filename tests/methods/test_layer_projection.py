@@ -420,3 +420,36 @@ def test_directions_do_not_depend_on_the_units_of_the_inputs(kind, scale, learn)
         if kind in (AdamNSCL, GPM):
             (found,) = outside(learner, gradient)
             torch.testing.assert_close(found, gradient[0] - gradient[0] @ used @ used.T, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("make", [GPM, KronOGD])
+def test_recurrent_weights_learn_outside_what_they_have_seen(make):
+    torch.manual_seed(0)
+
+    class Reader(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer, self.head = nn.LSTM(4, 6, batch_first=True), nn.Linear(6, 3)
+
+        def forward(self, x):
+            return self.head(self.layer(x)[0][:, -1])
+
+    model = Reader().double()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    learner = attach(make(memory_per_task=10), model, optimizer)
+    for _ in range(2):
+        x = torch.randn(20, 5, 1, dtype=torch.float64) * torch.randn(4, dtype=torch.float64)
+        before = {name: p.detach().clone() for name, p in model.named_parameters()}
+        with learner.learning(TensorSplit(x, torch.randint(3, (20,)))):
+            seen = {name: basis.clone() for name, basis in learner.method.inputs.bases.items()}
+            for _ in range(5):
+                optimizer.zero_grad()
+                functional.cross_entropy(model(x), torch.randint(3, (20,))).backward()
+                optimizer.step()
+    for weight, bias in (("weight_ih_l0", "bias_ih_l0"), ("weight_hh_l0", "bias_hh_l0")):
+        now = dict(model.named_parameters())
+        moved = [(now[f"layer.{name}"] - before[f"layer.{name}"]).detach() for name in (weight, bias)]
+        change = torch.cat([moved[0], moved[1][:, None]], 1)
+        assert float(change.norm()) > 1e-6
+        if make is GPM:  # protects every output
+            assert float((change @ seen[f"layer.{weight}"][0]).norm()) < 1e-10 * float(change.norm()) + 1e-14

@@ -126,3 +126,16 @@ def test_all_tasks_are_compared_in_one_solve(data, learn, monkeypatch):
         assert one.outside == pytest.approx(two.outside, abs=1e-6)
     assert seen[1:] == [6] * 4
     assert len({one.cosine for one in together}) == 4
+
+
+def test_a_state_that_was_saved_before_the_watch_was_a_setting(data, learn):
+    net = nn.Linear(4, 3).double()
+    learner = attach(OGD(memory_per_task=6), net, torch.optim.SGD(net.parameters(), lr=0.01))
+    learn(learner, data[0])
+    state = learner.state_dict()
+    del state["settings"]["watch"]
+    state["state"]["watch"] = state["state"].pop("watcher")
+    again = attach(OGD(memory_per_task=6), net, torch.optim.SGD(net.parameters(), lr=0.01))
+    again.load_state_dict(state)
+    assert again.method.watcher.probes.keys() == learner.method.watcher.probes.keys() == {1}
+    assert again.method.monitor(again) == learner.method.monitor(learner)
