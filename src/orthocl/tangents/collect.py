@@ -27,7 +27,6 @@ from orthocl.tangents import layers
 from orthocl.tangents.attention import same
 from orthocl.tangents.blocks import Block, Patches, added
 from orthocl.tangents.chunks import chunk_size, evenly, weighing
-from orthocl.tangents.common import common_parameters
 from orthocl.tangents.compress import Compression, compress
 from orthocl.tangents.dense_rows import per_sample_gradients, warn_of_price
 from orthocl.tangents.recording import (
@@ -39,6 +38,7 @@ from orthocl.tangents.recording import (
     recording,
 )
 from orthocl.tangents.remembering import TOKENS, Remembering, Variant, remembered_outputs
+from orthocl.tangents.shared_positions import common_parameters
 from orthocl.tangents.single_positions import Derivative, at_one_position, stacked
 from orthocl.tangents.tangents import Tangents, norm
 

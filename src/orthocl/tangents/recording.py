@@ -14,8 +14,8 @@ from torch.autograd.graph import get_gradient_edge
 from orthocl.tangents import layers
 from orthocl.tangents.attention import Use, readable_attention, watch_projections
 from orthocl.tangents.blocks import Block
-from orthocl.tangents.common import CommonParameter
 from orthocl.tangents.recurrent import readable_recurrent, watch_steps
+from orthocl.tangents.shared_positions import CommonParameter
 
 
 @dataclass
@@ -42,11 +42,10 @@ class RecordedLayer:
     def record(self, module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
         """A forward hook that keeps what went in and what came out."""
         self.calls += 1
-        if inputs and self._for_all(inputs[0]):
+        if inputs and self.samples is not None and self._for_all(inputs[0]):
             self.expanded = True
             missing = inputs[0].dim() == 1
             x, output = (part[None] if missing else part for part in (inputs[0], output))
-            assert self.samples is not None
             inputs = (x.expand(self.samples, *x.shape[1:]),)
             output = output.expand(self.samples, *output.shape[1:])
         if inputs and output.requires_grad and not self.expanded:

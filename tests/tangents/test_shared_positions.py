@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from orthocl.tangents import collect
-from orthocl.tangents.common import common_parameters
 from orthocl.tangents.planner import plan
+from orthocl.tangents.shared_positions import common_parameters
 
 
 class Positions(nn.Module):
